@@ -22,42 +22,42 @@ from nmtkit.core.version import __version__
 
 SECTIONS = {
     "Data": {
-        "fetch": "Download a public corpus by name, filtered, split and ready to train on.",
-        "check": "Find faults of a corpus before training; --fix cleans it.",
-        "linearize": "Turn trees in Penn form into sentences and linear trees to train a parser on.",
+        "fetch": "Download a public corpus by name: filtered, split and ready for training.",
+        "check": "Find faults in a corpus before training; --fix cleans it.",
+        "linearize": "Convert Penn Treebank trees to sentences and linear trees, to train a parser.",
         "preprocess": "Read and check a recipe's text, learn its tokenizer, and write arrays for training.",
     },
     "Training": {
-        "train": "Train the model of a recipe, or on two text files; --resume continues a run.",
+        "train": "Train a model from a recipe or on two text files; --resume continues a run.",
         "tune": "Measure which settings train a recipe fastest on this machine.",
         "average": "Average checkpoints of a run into one.",
-        "watch": "Show the curves of a training in the terminal while it runs.",
+        "watch": "Show the training curves of a run live in the terminal.",
         "runs": "List, rename and remove runs.",
     },
     "Using a model": {
-        "translate": "Translate files or standard input, one line out for each line in.",
-        "summarize": "Summarize files or standard input, one article a line.",
+        "translate": "Translate files or standard input, one output line per input line.",
+        "summarize": "Summarize files or standard input, one article per line.",
         "parse": "Parse sentences into constituency trees, and draw them.",
-        "backtranslate": "Make parallel text to train on from text of one language, by a model.",
-        "rerank": "Translate, and choose among N best by a noisy channel: reverse and language model.",
-        "rescore": "Print the log-probabilities of given translations under a model.",
-        "align": "Align the words of given translations by a model's attention.",
+        "backtranslate": "Create parallel training text by translating monolingual text.",
+        "rerank": "Translate, and rerank the N best with a reverse model and a language model.",
+        "rescore": "Print a model's log-probabilities for existing translations.",
+        "align": "Align the words of existing translations using a model's attention.",
         "tokenize": "Split text into tokens with a run's tokenizer.",
-        "detokenize": "Join tokens to text with a run's tokenizer.",
+        "detokenize": "Join tokens into text with a run's tokenizer.",
     },
     "Evaluation": {
         "evaluate": "Translate, summarize or classify a test set with a run, and score it.",
         "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
         "score-summaries": "Score summaries: ROUGE, novel and copied words, repetitions, length.",
         "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
-        "perplexity": "Measure how well a language model predicts a text, by token, word and frequency.",
-        "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
+        "perplexity": "Measure how well a language model predicts a text, per token and per word.",
+        "compare": "Train several recipes and compare BLEU, alignments, speed and size.",
         "bench": "Measure the speed of decoding and training.",
     },
     "Looking inside": {
-        "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
+        "explain": "Show the beam search of a sentence as a tree of hypotheses.",
         "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (also: visualize-alignment).",
-        "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
+        "plot-training": "Draw the loss, perplexity, validation score and learning rate of runs.",
     },
     "Exchange with other toolkits": {
         "import": "Convert a model of another toolkit to a run.",
@@ -127,7 +127,9 @@ class LazyGroup(click.Group):
             tasks = importlib.import_module("nmtkit.cli.commands.inference.tasks")
             command = tasks.task_command(task)
         else:
-            modules = {f"nmtkit.cli.commands.{path}": names for path, names in MODULES.items()} | ZOO_MODULES
+            modules = {
+                f"nmtkit.cli.commands.{path}": names for path, names in MODULES.items()
+            } | ZOO_MODULES
             (path,) = [path for path, names in modules.items() if name in names]
             module = importlib.import_module(path)
             command = getattr(module, f"{name.replace('-', '_')}_command")
@@ -143,7 +145,7 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = [*ALIASES, *self.list_commands(ctx)]
             near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.7)
-            hint = f"; if a file of yours registers its task, add `{OPTION} FILE.py`"
+            hint = f"; if your own file registers its task, add `{OPTION} FILE.py`"
             if near:
                 hint = f": did you mean {near[0]!r}?"
             raise click.UsageError(f"no such command {shorten(repr(args[0]))}{hint}", ctx)
@@ -156,7 +158,9 @@ class LazyGroup(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 listed = commands | further.get(title, {})
-                formatter.write_dl([(name.ljust(width), meaning) for name, meaning in listed.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), meaning) for name, meaning in listed.items()]
+                )
 
 
 def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
@@ -200,19 +204,22 @@ def _further_tasks() -> dict[str, Any]:
     further = {task.command: task for task in tasks if task.command}
     for command in further.keys() & {*COMMANDS, *ALIASES}:
         raise NmtkitError(
-            f"task {further[command].name}: `nmtkit {command}` is another command; give it one of its own"
+            f"task {further[command].name}: the command `nmtkit {command}` already exists; choose another name"
         )
     return further
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="nmtkit")
 @click.option(
     OPTION,
     metavar="FILE",
     expose_value=False,
-    help="A Python file of yours that registers models, losses, tasks or the like (see `nmtkit guide extending`); "
-    "also after the command. A run that is trained with it keeps a copy.",
+    help="Your own Python file that registers models, losses, tasks or similar (see `nmtkit guide extending`). It may "
+    "also follow the command. A run trained with it keeps a copy.",
 )
 def cli() -> None:
     """Neural machine translation and summarization in PyTorch.
@@ -223,7 +230,7 @@ def cli() -> None:
       echo "The old woman does not see the red car." | nmtkit translate
 
     \b
-    Your own two text files, line by line translations of each other:
+    Your own parallel text, in two files whose lines translate each other:
       nmtkit check train.en train.de
       nmtkit train --source train.en --target train.de
 
@@ -251,7 +258,9 @@ def main() -> None:
         if "_NMTKIT_COMPLETE" in os.environ:
             importlib.import_module("nmtkit.cli.completing")
         with suppress(ValueError):  # in another thread than the first
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
+            signal.signal(
+                signal.SIGTERM, signal.default_int_handler
+            )  # what was begun is cleared away, as after Ctrl-C
             sys.unraisablehook = _repeat_interrupt
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
@@ -264,9 +273,11 @@ def main() -> None:
     except click.ClickException as fault:  # in the same words as every other mistake
         context = fault.ctx if isinstance(fault, click.UsageError) else None
         remedy = f" (see `{context.command_path} --help`)" if context else ""
-        lacks_option = isinstance(fault, click.MissingParameter) or "extra argument" in fault.message
+        lacks_option = (
+            isinstance(fault, click.MissingParameter) or "extra argument" in fault.message
+        )
         if context and lacks_option and context.info_name in _TEXT_FILES:
-            remedy = f"; files are given as {_TEXT_FILES[context.info_name]}{remedy}"
+            remedy = f"; pass files as {_TEXT_FILES[context.info_name]}{remedy}"
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -275,7 +286,10 @@ def main() -> None:
         code = 1
     except OSError as fault:  # a full disk, mostly
         where = "a file" if fault.filename is None else os.fsdecode(fault.filename)
-        click.echo(f"nmtkit: error: {where}: cannot read or write it: {fault.strerror or fault}", err=True)
+        click.echo(
+            f"nmtkit: error: {where}: cannot be read or written: {fault.strerror or fault}",
+            err=True,
+        )
         code = 2
     except Exception as fault:
         code = _report_error(fault)
@@ -309,17 +323,21 @@ def _report_interrupt() -> int:
 def _report_error(fault: Exception) -> int:
     """Reports Ctrl-C and exhausted memory; raises any other error again."""
     text = str(fault)
-    if KeyboardInterrupt.__name__ in text:  # a library that it came in the middle of made this of it
+    if (
+        KeyboardInterrupt.__name__ in text
+    ):  # a library that it came in the middle of made this of it
         return _report_interrupt()
     # That the machine's memory was exhausted torch reports only in its message.
-    in_torch = isinstance(fault, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    in_torch = isinstance(fault, RuntimeError) and (
+        "out of memory" in text or "can't allocate memory" in text
+    )
     if not in_torch and not isinstance(fault, MemoryError):
         raise fault
     first = text.splitlines()[0] if text else "MemoryError"
     click.echo(
-        f"nmtkit: error: out of memory: {first}\nTake smaller batches (batch.batch_tokens in a recipe, with "
+        f"nmtkit: error: out of memory: {first}\nUse smaller batches (batch.batch_tokens in a recipe, with "
         "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
-        "device. A run that was training goes on with --resume, also with other batches: `--resume --set "
+        "device. An interrupted training continues with --resume, even with different batches: `--resume --set "
         "batch.batch_tokens=N --set training.accumulate=M`.",
         err=True,
     )
@@ -328,5 +346,9 @@ def _report_error(fault: Exception) -> int:
 
 def _refuse_broken_arguments() -> None:
     for number, argument in enumerate(sys.argv[1:], start=1):
-        if any("\udc80" <= letter <= "\udcff" for letter in argument):  # how Python keeps bytes that are not UTF-8
-            raise NmtkitError(f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file")
+        if any(
+            "\udc80" <= letter <= "\udcff" for letter in argument
+        ):  # how Python keeps bytes that are not UTF-8
+            raise NmtkitError(
+                f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file"
+            )

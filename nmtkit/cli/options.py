@@ -40,10 +40,14 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         return "integer" if self.whole else "float"
 
     @override
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         number: float = (click.INT if self.whole else click.FLOAT).convert(value, param, ctx)
         most = min(self.most, MAX_INT if self.whole else sys.float_info.max)
-        if not self.least <= number <= most or (self.above and number == self.least):  # so NaN is refused
+        if not self.least <= number <= most or (
+            self.above and number == self.least
+        ):  # so NaN is refused
             form = "," if self.whole else "g"
             bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {most:{form}}"
             self.fail(f"{value} is not in the range {bounds}", param, ctx)
@@ -78,23 +82,29 @@ def pass_as(name: str, make: Callable[[dict[str, Any]], Any]) -> Decorator:
 def collect(kind: type[Any], name: str) -> Decorator:
     """Passes the options that are fields of a dataclass as one object, called `name`."""
     names = {field.name for field in fields(kind)}
-    return pass_as(name, lambda given: kind(**{key: given.pop(key) for key in names & given.keys()}))
+    return pass_as(
+        name, lambda given: kind(**{key: given.pop(key) for key in names & given.keys()})
+    )
 
 
 def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[Any, ...]) -> Any:
     """Callback of an option that names one thing: refuses several, of which click would take the last."""
     if len(given) > 1:
-        raise click.BadParameter(f"{' and '.join(map(str, given))}: only one is taken here; name one")
+        raise click.BadParameter(
+            f"{' and '.join(map(str, given))}: only one is allowed here; leave the others out"
+        )
     return given[0] if given else None
 
 
 def _one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
     if "," in given:
-        raise click.BadParameter(f"{given}: one device is taken here; several are for commands that share lines out")
+        raise click.BadParameter(f"{given}: this command uses a single device; name one")
     return given
 
 
-def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+def _input_files(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]
+) -> tuple[Path, ...]:
     """Checks all files before the first is read, so that none is missed after hours of others."""
     if not given or given == (Path("-"),):
         return ()
@@ -102,14 +112,20 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
 
     for path in given:
         if path == Path("-"):
-            raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
+            raise click.BadParameter(
+                "standard input (-) cannot be combined with files; save it to a file and name that"
+            )
         file = text_path(str(path))
         if os.path.isdir(file):
-            raise DataError(f"{path}: this is a folder; name the files in it, such as {path / '*.txt'}")
+            raise DataError(
+                f"{path}: this is a folder; name the files in it, such as {path / '*.txt'}"
+            )
         if not os.path.exists(file):  # nor where a text is longer than any file's name
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
-            remedy = f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"
+            remedy = (
+                f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"
+            )
             raise DataError(f"{name}: there is no such file{remedy if is_text else ''}")
     return given
 
@@ -139,7 +155,9 @@ def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, 
     return (*overrides, f"training.threads={threads}") if threads else overrides
 
 
-files: Decorator = click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE, callback=_input_files)
+files: Decorator = click.argument(
+    "files", metavar="[FILE]...", nargs=-1, type=FILE, callback=_input_files
+)
 """The files to read; none for standard input."""
 recipe: Decorator = click.argument("name", metavar="RECIPE", shell_complete=completing.recipes)
 quiet: Decorator = click.option(
@@ -153,10 +171,14 @@ quiet: Decorator = click.option(
 
 
 output: Decorator = click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="Write results to FILE, compressed if FILE is *.gz.",
 )
 output_dir: Decorator = click.option(
-    "--output-dir", type=FILE, metavar="DIR", help="Write one output per FILE, by its name."
+    "--output-dir", type=FILE, metavar="DIR", help="Write one output per FILE, named after it."
 )
 outputs: Decorator = together(output, output_dir)
 ENCODING_FORM = "[FILE=]NAME"
@@ -168,27 +190,42 @@ encoding: Decorator = click.option(
     callback=_set_encodings,
     help="Encoding of the text. Default: utf-8.",
 )
-run_option = partial(click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs)
+run_option = partial(
+    click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs
+)
 """An option for a run; another callback takes several."""
-_MODEL = "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
+_MODEL = (
+    "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
+)
 model: Decorator = run_option("-m", "--model", help=_MODEL.format(""))
 models: Decorator = run_option(
     "-m",
     "--model",
     callback=lambda ctx, parameter, given: given or None,
-    help=_MODEL.format("; several are an ensemble"),
+    help=_MODEL.format("; repeat it for an ensemble"),
 )
 device: Decorator = click.option(
-    "--device", default="auto", metavar="NAME", callback=_one_device, help="auto (CUDA if any), cpu, cuda, cuda:1, mps."
+    "--device",
+    default="auto",
+    metavar="NAME",
+    callback=_one_device,
+    help="auto (CUDA if available), cpu, cuda, cuda:1, mps.",
 )
 devices: Decorator = click.option(
-    "--device", default="auto", metavar="NAMES", help="auto, cpu, cuda, cuda:1, mps; or several: cuda:0,cuda:1."
+    "--device",
+    default="auto",
+    metavar="NAMES",
+    help="auto, cpu, cuda, cuda:1, mps; or several: cuda:0,cuda:1.",
 )
 threads: Decorator = click.option(
-    "--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: $OMP_NUM_THREADS, else one per core."
+    "--threads",
+    type=Number(1, MAX_THREADS),
+    help="CPU threads. Default: $OMP_NUM_THREADS, else one per core.",
 )
 training_threads: Decorator = click.option(
-    "--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: training.threads (auto: measured)."
+    "--threads",
+    type=Number(1, MAX_THREADS),
+    help="CPU threads. Default: training.threads (auto: measured).",
 )
 overrides: Decorator = click.option(
     "--set",
@@ -217,7 +254,7 @@ table_format: Decorator = click.option(
     "table_format",
     type=click.Choice(["text", "latex", "csv", "json"]),
     default=None,
-    help="How to print the scores: tables of text (the default), a table for LaTeX (package booktabs), comma-separated "
+    help="Output format of the scores: text tables (the default), a LaTeX table (package booktabs), comma-separated "
     "values, or JSON.",
 )
 
@@ -225,7 +262,7 @@ table_format: Decorator = click.option(
 def chosen_format(table_format: str | None, as_json: bool) -> str:
     """The format that `--format`, or `--json` for short, asks for."""
     if as_json and table_format not in (None, "json"):
-        raise click.UsageError(f"--json asks for JSON and --format for {table_format}: give one of them")
+        raise click.UsageError(f"--json conflicts with --format {table_format}: use one of them")
     return "json" if as_json else table_format or "text"
 
 

@@ -31,7 +31,12 @@ def test_every_command_has_examples(console: Command) -> None:
         done = console(*words, "--help")
         _, heading, after = done.out.partition("Example")
         # On a line of its own, not wrapped into a paragraph.
-        if done.code != 0 or not heading or f"  nmtkit {words[0]}" not in after or "\\b" in done.out:
+        if (
+            done.code != 0
+            or not heading
+            or f"  nmtkit {words[0]}" not in after
+            or "\\b" in done.out
+        ):
             without.append(done)
     assert without == []
     assert len(SUBCOMMANDS) > 30
@@ -41,12 +46,21 @@ def test_help_is_short_and_has_headings(console: Command) -> None:
     """The options of every day come first; `translate --help` has at most 100 lines."""
     shown = console("translate", "--help").out
     assert len(shown.splitlines()) <= 100
-    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings[:4] == ["Common:", "Constraints:", "Search (default: the recipe's settings):", "Sampling:"]
+    headings = [
+        line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
+    assert headings[:4] == [
+        "Common:",
+        "Constraints:",
+        "Search (default: the recipe's settings):",
+        "Sampling:",
+    ]
     shown = console("--help").out
     assert all(f"  {name} " in shown for name in COMMANDS)
     assert "visualize-alignment" in shown
-    assert [shown.index(f"{title}:") for title in SECTIONS] == sorted(shown.index(f"{title}:") for title in SECTIONS)
+    assert [shown.index(f"{title}:") for title in SECTIONS] == sorted(
+        shown.index(f"{title}:") for title in SECTIONS
+    )
 
 
 def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
@@ -58,7 +72,9 @@ def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
 
 def test_unknown_command_and_option(nmtkit: Command) -> None:
     refused(nmtkit("trian"), "did you mean 'train'?")
-    done = refused(nmtkit("translate", "--beam-sise", "3"), "--beam-size", "see `nmtkit translate --help`")
+    done = refused(
+        nmtkit("translate", "--beam-sise", "3"), "--beam-size", "see `nmtkit translate --help`"
+    )
     assert done.err.startswith("nmtkit: error: ")
     assert done.err.count("\n") == 1
 
@@ -84,7 +100,11 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
     ],
 )
 def test_completion(
-    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, completions: list[str]
+    nmtkit: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: str,
+    completions: list[str],
 ) -> None:
     for name in ("first", "second"):
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -92,11 +112,15 @@ def test_completion(
     monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"nmtkit {words}")
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
-    assert [line.split(",")[1] for line in nmtkit(cwd=tmp_path).out.splitlines()][: len(completions)] == completions
+    assert [line.split(",")[1] for line in nmtkit(cwd=tmp_path).out.splitlines()][
+        : len(completions)
+    ] == completions
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_the_script_of_bash_completes(nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_script_of_bash_completes(
+    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_source")
     script = tmp_path / "completion.sh"
     script.write_text(nmtkit().out, encoding="utf-8")
@@ -104,19 +128,26 @@ def test_the_script_of_bash_completes(nmtkit: Command, monkeypatch: pytest.Monke
         f"env() {{ printf 'plain,one\\nplain,two=\\n'; }}; compopt() {{ echo \"$@\"; }}; complete() {{ :; }}; "
         f"source {script}; _nmtkit_completion nmtkit; echo ${{COMPREPLY[@]}}"
     )
-    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["-o", "nospace", "one", "two="], done
 
 
 def test_an_unknown_command_is_refused_in_a_line(nmtkit: Command) -> None:
-    remedy = "if a file of yours registers its task, add `--user-module FILE.py`"
+    remedy = "if your own file registers its task, add `--user-module FILE.py`"
     refused(nmtkit("serve"), f"no such command 'serve'; {remedy} (see `nmtkit --help`)")
-    refused(nmtkit("tranlate"), "no such command 'tranlate': did you mean 'translate'? (see `nmtkit --help`)")
+    refused(
+        nmtkit("tranlate"),
+        "no such command 'tranlate': did you mean 'translate'? (see `nmtkit --help`)",
+    )
     refused(nmtkit("s" * 500), "no such command 'sss")
 
 
 def test_an_unknown_key_is_not_answered_by_names_at_random(nmtkit: Command) -> None:
-    done = refused(nmtkit("recipe", "explain", "wandb"), "no key `wandb`", "nmtkit recipe explain training")
+    done = refused(
+        nmtkit("recipe", "explain", "wandb"), "no key `wandb`", "nmtkit recipe explain training"
+    )
     assert "window" not in done.err
     refused(nmtkit("recipe", "explain", "droput"), "did you mean 'dropout'")
 
@@ -131,12 +162,21 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     refused(done, "recipe mine: these files are missing", after_results=True)
     succeeded(nmtkit("recipe", "check", "demo"))
     (tmp_path / "pairs.csv").write_text("en,fr\na,b\n")
-    sides = [f"data.train.{side}={tmp_path}/pairs.csv#{name}" for side, name in (("src", "en"), ("tgt", "de"))]
-    refused(nmtkit("recipe", "check", "demo", *sets(*sides)), "no column 'de' in its first row", after_results=True)
+    sides = [
+        f"data.train.{side}={tmp_path}/pairs.csv#{name}"
+        for side, name in (("src", "en"), ("tgt", "de"))
+    ]
+    refused(
+        nmtkit("recipe", "check", "demo", *sets(*sides)),
+        "no column 'de' in its first row",
+        after_results=True,
+    )
     assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
     refused(nmtkit("recipe", "explain", "training.clipnorm"), "training.clip_norm")
     (tmp_path / "other.yaml").write_text(nmtkit("recipe", "show", "multi30k-en-de-transformer").out)
-    assert "transformer" in nmtkit("recipe", "check", tmp_path / "other.yaml").out  # of a file that is not beside it
+    assert (
+        "transformer" in nmtkit("recipe", "check", tmp_path / "other.yaml").out
+    )  # of a file that is not beside it
     assert "training" in json.loads(nmtkit("recipe", "schema").out)["properties"]
 
 
@@ -158,7 +198,9 @@ def test_explain_lists_what_may_stand_there(console: Command) -> None:
             "(luong) is one of: none, shared, own",
             "(t5, transformer) is one of: none, head, learned",
         ],
-        "positions": ["(transformer) is one of: sinusoidal, sinusoidal_halves, sinusoidal_fairseq, learned"],
+        "positions": [
+            "(transformer) is one of: sinusoidal, sinusoidal_halves, sinusoidal_fairseq, learned"
+        ],
         "model.alignment_heads": ["mean, a number"],
         "model.transformer": ["model.heads", "d_ff"],
         "task": ["summarization, translation"],
@@ -170,7 +212,9 @@ def test_explain_lists_what_may_stand_there(console: Command) -> None:
         done = succeeded(console("recipe", "explain", key))
         assert all(value in " ".join(paragraphs(done.out)) for value in values), done
     assert "data.valid.jsonl" not in console("recipe", "explain", "data").out  # as data.train.jsonl
-    assert "term-recall" not in console("recipe", "explain", "evaluation.metrics").out  # it compares no texts
+    assert (
+        "term-recall" not in console("recipe", "explain", "evaluation.metrics").out
+    )  # it compares no texts
     done = console("recipe", "explain", "lrr")
     assert "did you mean 'lr'" in done.err
     assert len(done.err) < 200
@@ -188,7 +232,9 @@ def paragraphs(table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("every", daily([5, 1]))
-def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path: Path, every: int) -> None:
+def test_recipes_are_grouped_by_what_can_be_run_here(
+    console: Command, tmp_path: Path, every: int
+) -> None:
     def groups() -> list[str]:
         return console("recipe", "ls").out.split("\n\n")
 
@@ -205,14 +251,22 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
         operations = weights * updates * one.batch.batch_tokens * one.training.accumulate
         limited = updates or one.training.max_minutes
         assert (f"\n{name} " in large) == (operations > 1e15 or not limited), (name, operations)
-    for name in (f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")):
+    for name in (
+        f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")
+    ):
         write_lines(tmp_path / "corpora" / "libreoffice-help-en-de" / name, ["a"])
     assert "\nlibreoffice-help-en-de-transformer " in groups()[0]
 
 
 def test_the_doctor_tells_what_is_here(console: Command) -> None:
     shown = succeeded(console("doctor")).out
-    for word in ("nmtkit", "torch", torch.backends.cpu.get_cpu_capability(), "sentencepiece", "will be used"):
+    for word in (
+        "nmtkit",
+        "torch",
+        torch.backends.cpu.get_cpu_capability(),
+        "sentencepiece",
+        "will be used",
+    ):
         assert word in shown
 
 
@@ -227,8 +281,8 @@ def test_the_doctor_tells_what_is_here(console: Command) -> None:
 )
 def test_two_files_without_their_options(given: str, options: str, console: Command) -> None:
     command, *_ = given.split()
-    refused(console(*given.split()), f"; files are given as {options} (see `nmtkit {command} --help`)")
-    assert "files are given as" not in refused(console(command, "--no-such-option")).err
+    refused(console(*given.split()), f"; pass files as {options} (see `nmtkit {command} --help`)")
+    assert "pass files as" not in refused(console(command, "--no-such-option")).err
 
 
 @pytest.mark.parametrize("command", ["translate", "summarize", "tokenize", "detokenize"])
@@ -249,7 +303,9 @@ def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
         ("x" * 300, ""),
     ],
 )
-def test_an_unknown_recipe_is_answered_with_the_three_nearest(given: str, near: str, console: Command) -> None:
+def test_an_unknown_recipe_is_answered_with_the_three_nearest(
+    given: str, near: str, console: Command
+) -> None:
     done = refused(
         console("train", given),
         f"there is no such file, and nmtkit has no recipe of that name; the nearest are {near}",
@@ -258,12 +314,30 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(given: str, near: 
     assert len(done.err) < 400
 
 
-def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, console: Command) -> None:
+def test_fewer_results_than_asked_for_are_told(
+    trained: Path, corpus: Path, console: Command
+) -> None:
     text = as_text([*lines_in(corpus / "test.src")[:6], ""])
-    groups = ["translate", "-m", trained, "--beam-size", "6", "--search", "diversity_groups=3", "--n-best", "6"]
+    groups = [
+        "translate",
+        "-m",
+        trained,
+        "--beam-size",
+        "6",
+        "--search",
+        "diversity_groups=3",
+        "--n-best",
+        "6",
+    ]
     done = console(*groups, stdin=text)
-    counts = [sum(one.startswith(f"{number}\t") for one in done.out.splitlines()) for number in range(1, 7)]
+    counts = [
+        sum(one.startswith(f"{number}\t") for one in done.out.splitlines())
+        for number in range(1, 7)
+    ]
     fewer = sum(count < 6 for count in counts)
     assert fewer, "groups have found the same"
-    assert f"{fewer} of 7 lines have fewer than 6 translations: the search found no more, or" in done.err
+    assert (
+        f"{fewer} of 7 lines have fewer than 6 translations: the search found no more, or"
+        in done.err
+    )
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err

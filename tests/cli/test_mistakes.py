@@ -23,7 +23,7 @@ MISTAKES = {
         "--set 'data.train.weights=[1, 2]'": "src names 1 and weights 2: they must be paired",
         "--set data.valid=": "`data.valid` is missing",
         "--run empty/run": "cannot write",
-        "--device cuda:99": "no such device: 'cuda:99'; here there is: ",
+        "--device cuda:99": "no such device: 'cuda:99'; this machine has: ",
     },
     "train": {
         "": "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE",
@@ -71,7 +71,7 @@ MISTAKES = {
     "bench decode -m RUN": {
         "--source empty": "all are empty",
         "--ref half": "--ref belongs to --source",
-        "-m RUN": "only one is taken here",
+        "-m RUN": "only one is allowed here",
         "--source - < short.jsonl": "standard input: each line is a JSON object",
     },
     "bench": {
@@ -80,7 +80,7 @@ MISTAKES = {
     },
     "average": {"-o t.src t.src t.tgt": "-o would overwrite a file"},
     "average -m RUN": {
-        "--model RUN": "only one is taken here",
+        "--model RUN": "only one is allowed here",
         "--recent 9": "3 were kept",
         ".": "a run is named with -m",
     },
@@ -88,7 +88,7 @@ MISTAKES = {
     "translate -m RUN": {
         "t.src nosuch": "nosuch: there is no such file",
         "t.src .": ".: this is a folder",
-        "t.src -": "standard input (-) cannot stand among files",
+        "t.src -": "standard input (-) cannot be combined with files",
         "t.src -o .": "--output-dir . writes one output for each FILE",
         "t.src -o -": "results go to standard output without -o",
         "t.src -o out.zst": "compressed only with gzip",
@@ -137,7 +137,7 @@ MISTAKES = {
         "--lead 1 --engine nmtkit": "--lead copies sentences without a model",
     },
     "rescore -m RUN": {
-        "--source t.src --target t.tgt --device cpu,cpu": "several are for commands that share",
+        "--source t.src --target t.tgt --device cpu,cpu": "this command uses a single device",
         "--source half --target t.tgt": "half has 2 lines",
         "--source half --target whole": "pair 2",
         "--target t.src": "is not a language model; name a run with a language model",
@@ -150,7 +150,7 @@ MISTAKES = {
         "--soft a.npz --shortlist a.npz": "--shortlist would overwrite a file",
         "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
         "--reverse-model nowhere": "nowhere",
-        "--shortlist short/list": "cannot write it",
+        "--shortlist short/list": "cannot be written",
         "--search beam_size=3": "--search beam_size is for a search, and align makes",
         "--shortlist t.tgt": "--shortlist would overwrite a file",
     },
@@ -189,7 +189,7 @@ MISTAKES = {
         "--style size=3 ba": "--style is of a figure: give -o FILE",
         "--style size=wide ba": "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches",
         "--style font_size=2 ba": "'2': give a size from 3 to 72 points",
-        "--style colour=red ba": "'colour=red': expected KEY=VALUE, and one of the keys size, font, font_size, colours",
+        "--style colour=red ba": "'colour=red': expected KEY=VALUE, where KEY is one of size, font, font_size, colours",
         # Of a model that has no such thing.
         "-m RUN --what layers -o a.html ba": "no layers of attention heads",
         "-m RUN --what positions -o a.png": "has no position vectors to draw; name a transformer",
@@ -229,7 +229,7 @@ MISTAKES = {
         "t.src --ref t.tgt --plot a.svg": "--plot draws --by-length",
         "t.src --ref t.tgt --by-length --plot a.gif": "not a picture format",
         "- --ref -": "only one of the files can be it",
-        "t.src --ref t.tgt --format csv --json": "--json asks for JSON and --format for csv",
+        "t.src --ref t.tgt --format csv --json": "--json conflicts with --format csv",
         "t.src --ref t.tgt --format latex --by-length": "--format latex has no table by length",
         "t.src --ref t.tgt --known-by RUN": "give it with --source",
     },
@@ -248,8 +248,8 @@ MISTAKES = {
     "score-alignments": {
         "links --ref gold --hyp-base 1": "links, line 1: link '0-0' holds a word 0",
         "t.src --ref gold": "is not a link; write 3-4 (sure) or 3?4 (possible)",
-        "links --ref gold --ref gold": "only one is taken here",
-        "- - --ref gold": "only one of the HYPs",
+        "links --ref gold --ref gold": "only one is allowed here",
+        "- - --ref gold": "only one HYP can be standard input",
         "short.links --ref gold --ref-base 1": "different line counts: gold has 3 lines, short.links has 1",
         "empty --ref gold": "empty: no lines",
         "no.links --ref no.links": "not defined: no link is predicted and no gold link is sure",
@@ -317,12 +317,16 @@ def test_a_mistake_is_one_message_and_changes_no_file(
 def test_recipe_show_refuses_a_file_that_is_not_utf_8(console: Command) -> None:
     Path("mine.yaml").write_bytes("description: caf\u00e9\n".encode("latin-1"))
     refused(console("recipe", "show", "mine.yaml"), "mine.yaml: not UTF-8")
-    Path("mine.yaml").write_text("# A recipe\n\nname: mine\ndescription: caf\u00e9\n", encoding="utf-8")
+    Path("mine.yaml").write_text(
+        "# A recipe\n\nname: mine\ndescription: caf\u00e9\n", encoding="utf-8"
+    )
     assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\ndescription: caf\u00e9\n"
 
 
 @pytest.mark.parametrize("test_set", ["data.test=null", "data.test.tgt=[]"])
-def test_compare_refuses_a_recipe_without_a_test_set(console: Command, corpus: Path, test_set: str) -> None:
+def test_compare_refuses_a_recipe_without_a_test_set(
+    console: Command, corpus: Path, test_set: str
+) -> None:
     """Once it is trained, a test set would make it another recipe."""
     done = console("compare", corpus / "tiny.yaml", "--set", test_set)
     refused(done, "tiny: the recipe names no test set with targets to compare on; add data.test")

@@ -19,17 +19,29 @@ ENDLESS = "1" + "0" * 30
 @pytest.mark.parametrize(
     ("command", "option", "values", "bound"),
     [
-        ("translate", "--beam-size", f"0 1001 1000000 9223372036854775807 9223372036854775808 {ENDLESS}", "1 to 1,000"),
+        (
+            "translate",
+            "--beam-size",
+            f"0 1001 1000000 9223372036854775807 9223372036854775808 {ENDLESS}",
+            "1 to 1,000",
+        ),
         ("summarize", "--n-best", f"0 1000000 {ENDLESS}", "1 to 1,000"),
         ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
         ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {MAX_INT:,}"),
         (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
-        ("score a --ref b", "--n-samples", f"0 1000000 9223372036854775807 {ENDLESS}", "1 to 10,000"),
+        (
+            "score a --ref b",
+            "--n-samples",
+            f"0 1000000 9223372036854775807 {ENDLESS}",
+            "1 to 10,000",
+        ),
         (f"train {FILES}", "--minutes", f"0 nan inf 1e308 {ENDLESS}", "above 0 to 1e+07"),
         ("preprocess demo", "--workers", "1000000", "1 to 1,024"),
     ],
 )
-def test_a_number_out_of_bounds(console: Command, command: str, option: str, values: str, bound: str) -> None:
+def test_a_number_out_of_bounds(
+    console: Command, command: str, option: str, values: str, bound: str
+) -> None:
     for value in values.split():
         refused(console(*command.split(), option, value), option, f"{value} is not", bound)
 
@@ -41,7 +53,9 @@ OTHERS = {"coverage_kind", "length_penalty", "mbr", "stop"}  # not numbers
 def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
     whole, metadata = SEARCH_FIELDS[key].annotation is int, SEARCH_FIELDS[key].metadata
     option = search_type(key)
-    bounds = {end: getattr(one, end) for one in metadata for end in ("ge", "le") if hasattr(one, end)}
+    bounds = {
+        end: getattr(one, end) for one in metadata for end in ("ge", "le") if hasattr(one, end)
+    }
     default = SEARCH_FIELDS[key].default
     assert option.convert(str(default), None, None) == default
     with pytest.raises(click.BadParameter):
@@ -59,13 +73,18 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
     ],
 )
 def test_a_setting_of_the_search_is_given_once(console: Command, options: str, key: str) -> None:
-    refused(console("translate", *options.split()), f"--search {key} conflicts with an option that sets the same value")
+    refused(
+        console("translate", *options.split()),
+        f"--search {key} conflicts with an option that sets the same value",
+    )
 
 
-@pytest.mark.parametrize("words", ["translate --terms", "translate --dictionary", "rerank --channel", "rerank --lm"])
+@pytest.mark.parametrize(
+    "words", ["translate --terms", "translate --dictionary", "rerank --channel", "rerank --lm"]
+)
 def test_what_stands_alone_is_given_once(console: Command, words: str) -> None:
     command, option = words.split()
-    refused(console(command, option, "a", option, "b"), "a and b: only one is taken here")
+    refused(console(command, option, "a", option, "b"), "a and b: only one is allowed here")
 
 
 def test_a_number_within_bounds() -> None:

@@ -22,7 +22,7 @@ def _topics() -> Sequence[str]:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Save the recipes of the page in DIR, and the texts that come with nmtkit and that they read; then stop.",
+    help="Save the recipes of the page in DIR, with the bundled texts that they read, and exit.",
 )
 def guide_command(**values: Any) -> None:
     """Print a page of the guide, or list the topics.

@@ -2,7 +2,11 @@
 
 from nmtkit.config.tasks.task import TASKS
 
-PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
+PRESETS = {
+    "tiny": "for quick tests",
+    "small": "for CPUs and small corpora",
+    "base": "for GPUs and large corpora",
+}
 """By size: what each is for."""
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)

@@ -15,16 +15,16 @@ from nmtkit.cli.options import FILE, NEW_FILE
     [scores_option, options.as_json("Print a JSON object for each line.")],
     cloup.option_group(
         "Trees",
-        click.option("--draw", is_flag=True, help="Draw the trees, a line for each word."),
-        options.picture_file("--plot", meaning="Draw the trees into a file as well"),
+        click.option("--draw", is_flag=True, help="Draw the trees, one line per word."),
+        options.picture_file("--plot", meaning="Also draw the trees to a file"),
     ),
 )
 def parse_command(**values: Any) -> None:
-    """Parse FILEs, or standard input, a sentence a line: one tree in Penn form for each line, in order.
+    """Parse FILEs, or standard input, one sentence per line: one Penn Treebank tree per line, in order.
 
-    Words are separated by white space, punctuation too: "the cat sleeps ." The parts of speech are what the model was
-    trained on: XX, except for punctuation. Only well-formed trees over all words are searched. An empty line gives an
-    empty line.
+    Words and punctuation are separated by white space: "the cat sleeps ." The parts of speech are the ones that the
+    model was trained on: XX, except for punctuation. The search considers only well-formed trees over all words. An
+    empty line gives an empty line.
 
     \b
     Examples:
@@ -39,15 +39,27 @@ def parse_command(**values: Any) -> None:
 
 @cloup.command("linearize")
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--source", required=True, type=NEW_FILE, metavar="FILE", help="Write the sentences here, a line each.")
-@click.option("--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here.")
-@click.option("--tags", is_flag=True, help="Keep all parts of speech. Default: write XX for all but punctuation.")
+@click.option(
+    "--source",
+    required=True,
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Write the sentences here, one per line.",
+)
+@click.option(
+    "--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here."
+)
+@click.option(
+    "--tags",
+    is_flag=True,
+    help="Keep all parts of speech. Default: write XX except for punctuation.",
+)
 @options.encoding
 @options.quiet
 def linearize_command(**values: Any) -> None:
-    """Turn trees in Penn form (.mrg) into sentences and linear trees, the two files that a parser is trained on.
+    """Convert Penn Treebank trees (.mrg) to sentences and linear trees, the two files for training a parser.
 
-    Traces, functions of labels (NP-SBJ) and an outer root are left out. Words stay as the treebank has them.
+    Traces, function tags (the SBJ of NP-SBJ) and an outer root are removed. Words stay as they are in the treebank.
 
     \b
     Examples:

@@ -20,22 +20,41 @@ class _CheckCommand(cloup.Command):
 
 
 @cloup.command(cls=_CheckCommand)
-@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes)
+@click.argument(
+    "names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes
+)
 @cloup.option_group(
     "Common",
     click.option(
-        "--fix", "fix_path", metavar="DIR", help="Write cleaned files and a log of every changed line to DIR."
+        "--fix",
+        "fix_path",
+        metavar="DIR",
+        help="Write cleaned files and a log of every changed line to DIR.",
     ),
     click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
-    click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."),
-    click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code."),
+    click.option(
+        "--json",
+        "json_path",
+        metavar="FILE",
+        help="Write all results as JSON; - is standard output.",
+    ),
+    click.option("--strict", is_flag=True, help="Count warnings as errors in the exit code."),
 )
 @cloup.option_group(
     "Files",
-    click.option("--valid", multiple=True, metavar="SRC [TGT]", help="Validation set, after the files themselves."),
-    click.option("--test", multiple=True, metavar="SRC [TGT]", help="Test set. It may have no target."),
     click.option(
-        "--task", type=click.Choice(TASKS.names()), help="Default: summarization for .story files or a field summary."
+        "--valid",
+        multiple=True,
+        metavar="SRC [TGT]",
+        help="Validation set; goes after the training files.",
+    ),
+    click.option(
+        "--test", multiple=True, metavar="SRC [TGT]", help="Test set; the target is optional."
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(TASKS.names()),
+        help="Default: summarization for .story files or a field summary.",
     ),
     shared.encoding,
 )
@@ -45,7 +64,7 @@ class _CheckCommand(cloup.Command):
         "--tokens/--no-tokens",
         "with_tokens",
         default=True,
-        help="Tokenize the text, to find unknown tokens and what training will leave out. Default: --tokens.",
+        help="Tokenize the text to find unknown tokens and pairs that training will leave out. Default: --tokens.",
     ),
     shared.run_folder,
     shared.overrides,
@@ -60,19 +79,19 @@ def check_command(**values: Any) -> int:
     UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
     validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (py3langid
     recognizes 139 languages; a million lines of 100 characters take about two minutes). With a recipe it also finds
-    unknown and copyable words, vocabulary entries and characters that do not occur in the training text, and what the
-    recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
+    unknown and copyable words, vocabulary entries and characters that do not occur in the training text, and pairs that
+    the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
 
-    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. It writes UTF-8,
-    and converts files in other encodings that it recognizes for certain. For a recipe it also writes a recipe with the
-    new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot
+    --fix repairs lines where possible, leaves out the other faulty ones, and logs both in dropped.jsonl. It writes
+    UTF-8, and converts files whose encoding it recognizes for certain. For a recipe it also writes a recipe that uses
+    the new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot
     know which line is missing.
 
     \b
     Exit code, for scripts:
       0  no errors (with --strict: no warnings either)
       1  errors; with --fix: errors that it could not repair
-      2  no check: a recipe or an option is wrong
+      2  nothing checked: the recipe or an option is invalid
 
     \b
     Examples:

@@ -10,23 +10,29 @@ from nmtkit.cli.options import FILE
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=completing.corpora)
-@click.option("--list", "lists", is_flag=True, help="List the corpora of the catalogue and stop.")
-@click.option("--show", is_flag=True, help="Show what NAME is, its licence and its sources, and stop.")
-@click.option("--to", metavar="DIR", type=FILE, help="Folder to write. Default: corpora/NAME.")
-@click.option("--yes", "-y", is_flag=True, help="Agree to the licence and the size without being asked.")
+@click.option("--list", "lists", is_flag=True, help="List the corpora in the catalogue and exit.")
 @click.option(
-    "--overwrite", is_flag=True, help="Build the corpus again if its folder exists; downloads are not repeated."
+    "--show", is_flag=True, help="Show the description, licence and sources of NAME, and exit."
 )
-@click.option("--catalogue", metavar="FILE", type=FILE, help="A catalogue of your own, besides nmtkit's.")
+@click.option("--to", metavar="DIR", type=FILE, help="Output folder. Default: corpora/NAME.")
+@click.option("--yes", "-y", is_flag=True, help="Accept the licence and the size without asking.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Rebuild the corpus if its folder exists; downloads are reused.",
+)
+@click.option(
+    "--catalogue", metavar="FILE", type=FILE, help="Your own catalogue, in addition to nmtkit's."
+)
 def fetch_command(**values: Any) -> None:
     """Fetch the corpus NAME: train, valid and test files, a card, and a recipe that trains on them.
 
-    It shows the licence and the size first, and asks before it downloads anything (--yes agrees). It checks and filters
-    the text, and splits it so that validation and test share nothing with train. card.json and CARD.md say where the
-    text is from, what is in it and what was left out.
+    It shows the licence and the size first, and asks before it downloads anything (--yes accepts). It checks and
+    filters the text, and splits it so that validation and test share nothing with train. card.json and CARD.md describe
+    where the text comes from, what it contains and what was left out.
 
     Run the same command again to continue an interrupted download. Downloads stay in nmtkit/downloads below
-    $XDG_CACHE_HOME or ~/.cache; you may delete them. HTTPS_PROXY and HTTP_PROXY name proxies.
+    $XDG_CACHE_HOME or ~/.cache; you may delete them. Set HTTPS_PROXY and HTTP_PROXY to use a proxy.
 
     \b
     Examples:

@@ -17,26 +17,38 @@ from nmtkit.cli.options import FILE, Number
     options.models,
     search_options.checkpoint,
     search_options.language,
-    click.option("-o", "--output", "folder", required=True, type=FILE, metavar="DIR", help="Folder of the new corpus."),
+    click.option(
+        "-o",
+        "--output",
+        "folder",
+        required=True,
+        type=FILE,
+        metavar="DIR",
+        help="Folder of the new corpus.",
+    ),
     search_options.search_flags("beam_size"),
-    click.option("--forward", is_flag=True, help="The text is of the source language: translations are targets."),
+    click.option(
+        "--forward",
+        is_flag=True,
+        help="FILEs are in the source language; translations become the targets.",
+    ),
     options.devices,
 )
 @cloup.option_group(
-    "Pairs that are kept",
+    "Filters",
     click.option(
         "--max-ratio",
         type=Number(1, whole=False),
         default=3.0,
         show_default=True,
         metavar="R",
-        help="The longer side has at most R times the tokens of the shorter.",
+        help="Keep pairs whose longer side has at most R times the tokens of the shorter side.",
     ),
     click.option(
         "--min-log-prob",
         type=float,
         metavar="X",
-        help="Keep translations of at least X nats per token under the model, e.g. -2. Default: all.",
+        help="Keep translations with a log-probability of at least X nats per token, e.g. -2. Default: all.",
     ),
 )
 @search_options.search_groups(search_options.workers)
@@ -45,13 +57,13 @@ from nmtkit.cli.options import FILE, Number
 def backtranslate_command(**values: Any) -> None:
     """Translate FILEs, or standard input, and write the pairs as a corpus to train on.
 
-    Back-translation: FILEs are text of the target language, and the model translates into the source language. DIR gets
-    src.txt (translations) and tgt.txt (FILEs), without pairs that are empty, cut, or too unlike in length. A stopped
-    command continues where it was if you run it again. Recipes name the corpus with the tag <BT>, which tells the model
-    that its sources are synthetic.
+    Back-translation: FILEs are in the target language, and the model translates them into the source language. DIR then
+    contains src.txt (translations) and tgt.txt (FILEs), without pairs that are empty, cut off, or too different in
+    length. To continue a stopped command, run it again. In a recipe, give the corpus the tag <BT>, which marks its
+    sources as synthetic.
 
-    --forward: FILEs are of the source language, and translations are the targets: distillation of a large model, or
-    self-training.
+    With --forward, FILEs are in the source language, and the translations become the targets. Use it to distil a large
+    model, or for self-training.
 
     \b
     Examples:

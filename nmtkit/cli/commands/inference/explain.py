@@ -19,9 +19,18 @@ from nmtkit.cli.options import NEW_FILE, Number
     search_options.language,
     search_options.search_flags("beam_size"),
     click.option(
-        "--steps", type=Number(0), metavar="N", help="Steps shown; 0 shows all. Default: what fits the screen."
+        "--steps",
+        type=Number(0),
+        metavar="N",
+        help="Number of steps to show; 0 shows all. Default: as many as fit the screen.",
     ),
-    click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
+    click.option(
+        "-o",
+        "--output",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Write an HTML page instead: FILE.html.",
+    ),
     options.as_json("Print a JSON object for each sentence."),
     options.device,
 )
@@ -41,9 +50,9 @@ def explain_command(**values: Any) -> None:
       × pruned    it did not fit into the beam
       ⊘ blocked   a rule, which is named, forbade it
 
-    The number right after a mark is the number of the hypothesis that the token continues. In brackets after the
-    log-probability of a pruned token: how far it is below that of the last hypothesis kept. A step with K hypotheses
-    considers the 2K likeliest continuations; an end counts only among the first K.
+    The number right after a mark is the number of the hypothesis that the token continues. The brackets after the
+    log-probability of a pruned token show how far it is below that of the last hypothesis kept. A step with K
+    hypotheses considers the 2K likeliest continuations; a hypothesis ends only if its EOS is among the first K.
 
     \b
     Examples:

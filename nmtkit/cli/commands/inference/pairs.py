@@ -42,12 +42,21 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
     click.option(
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
-        help="Link all pairs of words with at least this weight. "
+        help="Link every pair of words with at least this weight. "
         "Default: each target word to the source word with the most weight.",
     ),
-    click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
     click.option(
-        "--shortlist", "likely", type=NEW_FILE, metavar="FILE", help="Also write a list for `translate --shortlist`."
+        "--soft",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Also write the weights: FILE.json or FILE.npz.",
+    ),
+    click.option(
+        "--shortlist",
+        "likely",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Also write a shortlist for `translate --shortlist`.",
     ),
 )
 @cloup.option_group(
@@ -56,13 +65,15 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
         "--source-words",
         type=FILE,
         metavar="FILE",
-        help="Source with spaces between words (l' homme). Default: --source.",
+        help="Source with words separated by spaces (l' homme). Default: --source.",
     ),
     click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
 )
 @cloup.option_group(
     "Two directions",
-    options.run_option("--reverse-model", help="A run of the other direction (target to source), to symmetrize."),
+    options.run_option(
+        "--reverse-model", help="Run for the reverse direction (target to source), to symmetrize."
+    ),
     click.option(
         "--symmetrize",
         "method",
@@ -83,20 +94,20 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
 @options.encoding
 @options.quiet
 def align_command(**values: Any) -> None:
-    """Align the words of given translations by a model's attention.
+    """Align the words of existing translations using a model's attention.
 
-    Prints a line for each pair in the Pharaoh format: "i-j" links source word i and target word j, counted from 0. A
-    pair with an empty side has an empty line. Words are what white space separates, whatever the tokenizer makes of
-    them. The attention of subwords is merged to words: columns of a source word are added, rows of a target word
-    averaged. Each target word is linked to the source word with the largest weight.
+    Prints one line per pair in the Pharaoh format: "i-j" links source word i and target word j, counted from 0. A pair
+    with an empty side gets an empty line. Words are separated by white space, however the tokenizer splits them. The
+    attention of subwords is merged into words: columns of a source word are added, rows of a target word averaged. Each
+    target word is linked to the source word with the largest weight.
 
-    --symmetrize combines two directions: two models, or, without --reverse-model, the two ways to read one attention:
-    the second links each source word to the target word that attends to it most. grow-diag grows from the common links
-    along their neighbours; -final adds links of words that have none yet, -final-and and -strict only where both words
-    have none.
+    --symmetrize combines two directions. With --reverse-model these are two models; otherwise both come from one
+    attention, and the second links each source word to the target word that attends to it most. grow-diag starts from
+    the common links and adds neighbouring ones; -final also adds links of words that have none yet; -final-and and
+    -strict add them only if both words have none.
 
-    --soft FILE.json is a list with an object for each pair: source and target words, and "weights" with a row for each
-    target word; FILE.npz has an array "1", "2", ... for each pair. --reverse-model adds "reverse_weights", or arrays
+    --soft FILE.json is a list with one object per pair: source and target words, and "weights" with one row per target
+    word; FILE.npz has one array per pair: "1", "2", ... --reverse-model adds "reverse_weights", or arrays
     "1.reverse", ..., with a row for each source word.
 
     \b
@@ -114,25 +125,27 @@ def align_command(**values: Any) -> None:
 
 @cloup.command("rescore")
 @_common(
-    "Their translations, line by line; or .jsonl, printed by `translate` or `summarize --json`.",
-    options.as_json("Print a JSON object for each pair, with scores of its tokens."),
+    "Their translations, line by line; or .jsonl from `translate --json` or `summarize --json`.",
+    options.as_json("Print a JSON object for each pair, with the scores of its tokens."),
     search_options.search_flags("length_penalty"),
     search_options.language_model,
     search_options.search,
-    source=" A language model needs none.",
+    source=" Not needed for a language model.",
 )
-@cloup.option_group("Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads)
+@cloup.option_group(
+    "Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads
+)
 @options.encoding
 @options.quiet
 def rescore_command(**values: Any) -> None:
-    """Print the log-probabilities of given translations or summaries under a model, or of texts by a language model.
+    """Print a model's log-probabilities for existing translations or summaries, or a language model's for texts.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
     log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
-    copies, a source word that the vocabulary lacks has the probability of copying it.
+    copies, a source word outside the vocabulary gets the probability of copying it.
 
     Plain text is tokenized again. The search may have produced the same text from other subwords, with another score.
-    The output of `translate --json` has the tokens, so it is rescored exactly.
+    The output of `translate --json` contains the tokens, so it is rescored exactly.
 
     \b
     Examples:

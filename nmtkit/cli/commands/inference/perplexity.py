@@ -16,25 +16,35 @@ from nmtkit.cli.options import FILE, Number
     "Common",
     options.model,
     search_options.checkpoint,
-    click.option("--block-tokens", type=Number(1), metavar="N", help="Tokens per block. Default: as in training."),
     click.option(
-        "--frequencies", type=FILE, metavar="FILE", help="Text to count words in. Default: the run's training text."
+        "--block-tokens",
+        type=Number(1),
+        metavar="N",
+        help="Number of tokens per block. Default: as in training.",
+    ),
+    click.option(
+        "--frequencies",
+        type=FILE,
+        metavar="FILE",
+        help="Text for counting word frequencies. Default: the run's training text.",
     ),
     options.as_json("Print a JSON object with all digits."),
     options.device,
 )
-@cloup.option_group("Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads)
+@cloup.option_group(
+    "Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads
+)
 @options.encoding
 @options.quiet
 def perplexity_command(**values: Any) -> None:
-    """Measure how well a language model predicts FILEs, or standard input: perplexity by token, word and byte.
+    """Measure how well a language model predicts FILEs, or standard input: perplexity per token, word and byte.
 
-    A line is a document. Its end counts as a token, a word and a byte; empty lines are left out. Words are what white
-    space separates. The second table groups them by their frequency in the training text of the run.
+    Each line is a document. Its end counts as a token, a word and a byte; empty lines are skipped. Words are separated
+    by white space. The second table groups them by their frequency in the training text of the run.
 
     A run with batch.block_tokens reads running text in such blocks, as in training: the first token of a block is
-    predicted from the token before it alone. Larger blocks have more context, as far as the model has positions. Any
-    other run reads each line by itself; --block-tokens cuts the longer ones.
+    predicted from only the token before it. Larger blocks give more context, up to the number of positions of the
+    model. Other runs read each line separately; --block-tokens splits longer lines.
 
     \b
     Examples:

@@ -16,18 +16,39 @@ from nmtkit.cli.options import FILE, Number
     "Common",
     options.models,
     search_options.language,
-    options.run_option("--channel", required=True, help="Target to source."),
-    options.run_option("--lm", "speaker", help="Language model of the target."),
-    click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
+    options.run_option(
+        "--channel",
+        required=True,
+        help="Channel model: a run that translates from target to source.",
+    ),
+    options.run_option("--lm", "speaker", help="Language model of the target language."),
     click.option(
-        "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
+        "--n-best",
+        type=Number(1),
+        default=10,
+        show_default=True,
+        help="Number of candidates per line.",
     ),
     click.option(
-        "--tune", type=FILE, metavar="REF", help="Print the weights that are best by these references of FILEs."
+        "--weights",
+        "tuned",
+        type=FILE,
+        metavar="FILE",
+        help="YAML file that --tune wrote. Default: channel 1, lm 1.",
     ),
-    click.option("--metrics", "metric", metavar="NAME", help="Metric that --tune maximizes. Default: bleu."),
+    click.option(
+        "--tune",
+        type=FILE,
+        metavar="REF",
+        help="Print the weights that score best against REF, the references of FILEs.",
+    ),
+    click.option(
+        "--metrics", "metric", metavar="NAME", help="Metric that --tune maximizes. Default: bleu."
+    ),
     options.outputs,
-    options.as_json("Print a JSON object for each line: candidates, with nats per token of each model."),
+    options.as_json(
+        "Print a JSON object for each line: candidates, with each model's nats per token."
+    ),
     options.device,
 )
 @cloup.option_group(

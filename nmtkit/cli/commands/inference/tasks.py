@@ -14,21 +14,25 @@ from nmtkit.core.columns import label_type
 
 _HELP = """{about}
 
-One line is printed for each example, in order. {reads}{writes}
+The command prints one line per example, in order. {reads}{writes}
 
 \b
 Examples:
   nmtkit {command} FILE -o output.txt
   nmtkit {command} -m runs/mine --checkpoint best FILE
 """
-_WRITES = """ A search looks for the most probable text; --samples 1 --top-p 0.9 draws one instead, --seed N another.
+_WRITES = """ A search finds the most probable text; --samples 1 --top-p 0.9 samples one instead, and --seed N another.
 --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TEXT". """
 _RANKED = ' --n-best K prints "NUMBER TAB PROBABILITY TAB LABEL" for the K most probable labels.'
 _RANKING: list[Decorator] = [
-    click.option("--n-best", type=Number(1), metavar="N", default=1, help="The N most probable labels."),
-    options.as_json("Print a JSON object for each line: the label, and the probabilities of all, or of --n-best."),
+    click.option(
+        "--n-best", type=Number(1), metavar="N", default=1, help="Print the N most probable labels."
+    ),
+    options.as_json(
+        "Print a JSON object for each line: the label, and the probabilities of all labels or of --n-best."
+    ),
 ]
-_GOES_ON = 'A text is printed with its beginning; "tokens" of --json leave the beginning out.'
+_GOES_ON = 'Each text is printed with its beginning; "tokens" in --json leave it out.'
 
 
 def task_command(task: Task) -> click.Command:
@@ -36,7 +40,7 @@ def task_command(task: Task) -> click.Command:
     first = task.columns[0].name
     reads = "Each line of FILEs, or of standard input, is an example."
     if first == "features":
-        reads = "Features are in .npy or .npz FILEs, paths of pictures in .txt."
+        reads = "FILEs contain features (.npy or .npz) or paths of pictures (.txt)."
     if task.searches:
         writes = _WRITES + _GOES_ON * (first == "tgt")
     elif _ranks(task):
@@ -67,7 +71,9 @@ def _labelling_command(task: Task) -> Any:
     more = _RANKING if _ranks(task) else []
 
     @options.files
-    @cloup.option_group("Common", options.model, search_options.checkpoint, options.outputs, *more, options.device)
+    @cloup.option_group(
+        "Common", options.model, search_options.checkpoint, options.outputs, *more, options.device
+    )
     @cloup.option_group("Speed", search_options.batch_tokens, options.threads)
     @options.encoding
     @options.quiet

@@ -19,7 +19,7 @@ def _shared_options(side: str) -> Decorator:
             type=click.Choice(["source", "target"]),
             default=side,
             show_default=True,
-            help="Whose tokenizer; one for both with a joint vocabulary.",
+            help="Side whose tokenizer to use; with a joint vocabulary both have the same.",
         ),
         options.encoding,
         options.quiet,
@@ -29,11 +29,11 @@ def _shared_options(side: str) -> Decorator:
 @click.command("tokenize")
 @_shared_options("source")
 def tokenize_command(**values: Any) -> None:
-    """Split FILEs, or standard input, into tokens with a run's tokenizer: one line out for each line in.
+    """Split FILEs, or standard input, into tokens with a run's tokenizer: one output line per input line.
 
-    Tokens are separated by one space. "▁" begins a word, as sentencepiece has it. A token that the vocabulary lacks
-    keeps its spelling. `nmtkit detokenize` gives the text back, up to what the tokenizer itself normalizes: white
-    space, compatible characters, and case if the recipe says so.
+    Tokens are separated by one space. "▁" begins a word, as in sentencepiece. A token that is not in the vocabulary
+    keeps its spelling. `nmtkit detokenize` restores the text, except for what the tokenizer normalizes: white space,
+    compatible characters, and case if the recipe lowercases.
 
     \b
     Examples:
@@ -49,9 +49,9 @@ def tokenize_command(**values: Any) -> None:
 @click.command("detokenize")
 @_shared_options("target")
 def detokenize_command(**values: Any) -> None:
-    """Join the tokens of FILEs, or of standard input, to text: one line out for each line in.
+    """Join the tokens of FILEs, or of standard input, into text: one output line per input line.
 
-    Tokens are those that `nmtkit tokenize` or `nmtkit translate --json` prints, separated by spaces.
+    Tokens are separated by spaces, and are the same as `nmtkit tokenize` or `nmtkit translate --json` prints.
 
     \b
     Examples:

@@ -11,13 +11,19 @@ from nmtkit.cli import options
 from nmtkit.cli.commands.options import search_options
 from nmtkit.cli.options import FILE, Decorator, Number
 
-_one_file = partial(click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one)
+_one_file = partial(
+    click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one
+)
 
 
-scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
+scores_option: Decorator = click.option(
+    "--scores", is_flag=True, help="Print score and log-probability before the output."
+)
 
 
-def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
+def decoding_options(
+    common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()
+) -> Decorator:
     """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
     return options.together(
         options.files,
@@ -45,26 +51,42 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
         search_options.language,
         scores_option,
         options.as_json("Print a JSON object for each line."),
-        click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
-        click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
+        click.option(
+            "--split-sentences", is_flag=True, help="Translate each sentence of a line separately."
+        ),
+        click.option(
+            "--interactive",
+            is_flag=True,
+            help="Read lines from a prompt; show alignment and alternatives.",
+        ),
     ],
     cloup.option_group(
         "Constraints",
-        _one_file("--terms", help="Glossary, SOURCE TAB TARGET on each line."),
-        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
+        _one_file("--terms", help="Glossary with lines SOURCE TAB TARGET."),
         click.option(
-            "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
+            "--prefix",
+            is_flag=True,
+            help="Input lines are SOURCE TAB PREFIX; each output starts with its PREFIX.",
+        ),
+        click.option(
+            "--jsonl",
+            is_flag=True,
+            help='Input lines are JSON: "source", "prefix", "must", "must_not", "in_order".',
         ),
     ),
     output=[
-        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
-        _one_file("--dictionary", help="For --replace-unknown: SOURCE TAB TARGET lines."),
+        click.option(
+            "--replace-unknown",
+            is_flag=True,
+            help="Replace each <unk> with the source word that gets the most attention.",
+        ),
+        _one_file("--dictionary", help="SOURCE TAB TARGET lines for --replace-unknown."),
     ],
 )
 def translate_command(**values: Any) -> None:
-    """Translate FILEs, or standard input: one line out for each line in, in order.
+    """Translate FILEs, or standard input: one output line per input line, in order.
 
-    FILEs are read as one text; with --output-dir each has its own output. --n-best K prints "NUMBER TAB SCORE TAB
+    FILEs are read as one text; with --output-dir each gets its own output. --n-best K prints "NUMBER TAB SCORE TAB
     LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after
     the length penalty. `nmtkit guide decoding` explains constraints.
 
@@ -84,32 +106,66 @@ def translate_command(**values: Any) -> None:
 
 @cloup.command("summarize")
 @decoding_options(
-    [search_options.language, options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
+    [
+        search_options.language,
+        options.as_json("Print a JSON object for each article: scores, tokens, copied spans."),
+    ],
     cloup.option_group(
         "Input",
-        click.option("--per-file", is_flag=True, help="Each FILE, or standard input, is one article of many lines."),
         click.option(
-            "--stories", type=FILE, metavar="DIR", help="Read .story files of CNN/DailyMail in DIR, without highlights."
+            "--per-file",
+            is_flag=True,
+            help="Each FILE, or standard input, is one article of many lines.",
         ),
         click.option(
-            "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
+            "--stories",
+            type=FILE,
+            metavar="DIR",
+            help="Read the CNN/DailyMail .story files in DIR, without highlights.",
         ),
-        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
-        click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
+        click.option(
+            "--max-source-tokens",
+            type=Number(1),
+            metavar="N",
+            help="Read at most N tokens of an article. Default: as in training.",
+        ),
+        click.option(
+            "--window",
+            type=Number(1),
+            metavar="N",
+            help="Read whole articles, at most N tokens at a time.",
+        ),
+        click.option(
+            "--lead",
+            type=Number(1),
+            metavar="N",
+            help="Print the first N sentences; needs no model.",
+        ),
     ),
     cloup.option_group(
-        "Length (at most; --min-length and --max-length count tokens)",
-        click.option("--sentences", type=Number(1), metavar="N", help="Keep at most N sentences of a summary."),
-        click.option("--words", type=Number(1), metavar="N", help="Keep the sentences that fit into N words."),
+        "Length limits (--min-length and --max-length count tokens)",
+        click.option(
+            "--sentences",
+            type=Number(1),
+            metavar="N",
+            help="Keep at most N sentences of a summary.",
+        ),
+        click.option(
+            "--words",
+            type=Number(1),
+            metavar="N",
+            help="Keep as many sentences as fit into N words.",
+        ),
     ),
 )
 def summarize_command(**values: Any) -> None:
-    """Summarize FILEs, or standard input: one line out for each article in, in order.
+    """Summarize FILEs, or standard input: one output line per article, in order.
 
-    FILEs, plain or compressed, are one text; every line is an article. With --per-file every FILE is one, with
-    paragraphs on lines of their own; --output-dir then writes a file for each. An empty line gives an empty line.
-    --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
-    was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
+    FILEs, plain or compressed, are read as one text with one article per line. With --per-file each FILE is one
+    article, with its paragraphs on separate lines; --output-dir then writes one file per article. An empty line gives
+    an empty line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A
+    model that was trained on the beginnings of articles (data.over_long: truncate) reads the same number of tokens
+    here; --window reads whole articles.
     `nmtkit guide decoding` explains windows, lengths, copied spans, sampling and ensembles.
 
     \b

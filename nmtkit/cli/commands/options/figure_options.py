@@ -17,7 +17,9 @@ def _size(text: str) -> tuple[float, float | None]:
         width, *height = (float(part) for part in text.lower().split("x"))
     except ValueError:
         width, height = 0.0, []
-    if len(height) > 1 or not all(MIN_INCHES <= inches <= MAX_INCHES for inches in (width, *height)):
+    if len(height) > 1 or not all(
+        MIN_INCHES <= inches <= MAX_INCHES for inches in (width, *height)
+    ):
         raise click.BadParameter(
             f"{text!r}: give a width, or WIDTHxHEIGHT, from {MIN_INCHES:g} to {MAX_INCHES:g} inches: size=6.5x4"
         )
@@ -30,17 +32,23 @@ def _points(text: str) -> float:
     except ValueError:
         points = 0.0
     if not MIN_POINTS <= points <= MAX_POINTS:
-        raise click.BadParameter(f"{text!r}: give a size from {MIN_POINTS:g} to {MAX_POINTS:g} points: font_size=8")
+        raise click.BadParameter(
+            f"{text!r}: give a size from {MIN_POINTS:g} to {MAX_POINTS:g} points: font_size=8"
+        )
     return points
 
 
-def _style(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+def _style(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
     """The values of `--style`, as the fields of a `FigureStyle`."""
     style: dict[str, Any] = {}
     for text in given:
         key, _, value = text.partition("=")
         if key not in STYLE_KEYS or not value:
-            raise click.BadParameter(f"{text!r}: expected KEY=VALUE, and one of the keys {', '.join(STYLE_KEYS)}")
+            raise click.BadParameter(
+                f"{text!r}: expected KEY=VALUE, where KEY is one of {', '.join(STYLE_KEYS)}"
+            )
         if key == "size":
             style[key] = _size(value)
         elif key == "font_size":
@@ -54,15 +62,19 @@ def _style(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 
 figure_style: Decorator = cloup.option_group(
     "Figure",
-    click.option("--title", metavar="TEXT", help='Title of the figure, instead of its own; "" for none.'),
+    click.option(
+        "--title",
+        metavar="TEXT",
+        help='Title of the figure, instead of the default one; "" for none.',
+    ),
     click.option(
         "--style",
         multiple=True,
         metavar="KEY=VALUE",
         callback=_style,
-        help="size=WIDTH or WIDTHxHEIGHT in inches (not for .html); font=FAMILY, such as serif; font_size=POINTS of "
-        "words; colours=NAMES from lowest to highest weight, or of each curve, with commas between, or a colour map of "
-        "matplotlib, such as Greys. May be repeated.",
+        help="size=WIDTH or WIDTHxHEIGHT in inches (not for .html); font=FAMILY, such as serif; font_size=POINTS; "
+        "colours=NAMES, separated by commas, from the lowest to the highest weight or one per curve, or a matplotlib "
+        "colour map, such as Greys. May be repeated.",
     ),
 )
 """The look of a figure: the fields of a `FigureStyle`."""

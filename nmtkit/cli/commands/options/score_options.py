@@ -30,25 +30,48 @@ METRICS = (
 """Values of --metrics that need no extra package; a file of a user's may register more."""
 EXTRA_METRICS = ("bertscore", "bertscore-en")
 """The others."""
-TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none", "flores101", "flores200", "spm")
+TOKENIZERS = (
+    "13a",
+    "intl",
+    "char",
+    "zh",
+    "ja-mecab",
+    "ko-mecab",
+    "none",
+    "flores101",
+    "flores200",
+    "spm",
+)
 """Values of --tokenize."""
 SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")
 """Values of --sentences."""
 MAX_SAMPLES = 10_000
 
 
-def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+def _one_stdin(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
     if given.count("-") > 1:
-        raise click.UsageError("standard input (-) can be only one of the HYPs")
+        raise click.UsageError("only one HYP can be standard input (-); save the others to files")
     return given
 
 
-hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=True, callback=_one_stdin)
+hyps: Decorator = click.argument(
+    "hyps", metavar="HYP...", nargs=-1, required=True, callback=_one_stdin
+)
 refs: Decorator = click.option(
-    "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
+    "--ref",
+    "ref_paths",
+    metavar="REF",
+    multiple=True,
+    required=True,
+    help="Reference. May be repeated.",
 )
 encoding: Decorator = options.encoding
 as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
+
+
+_FROM_RECIPE = "the recipe's"
 
 
 def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> Decorator:
@@ -60,7 +83,7 @@ def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> De
         metavar="NAME",
         default=default,
         hidden=hidden,
-        help=f"Tokenizer of BLEU and GLEU: {', '.join(TOKENIZERS)}. Default: {default or 'that of the recipe'}.",
+        help=f"Tokenizer of BLEU and GLEU: {', '.join(TOKENIZERS)}. Default: {default or _FROM_RECIPE}.",
     )
 
 
@@ -103,19 +126,24 @@ def scoring(summaries: bool) -> Decorator:
                 default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
                 show_default=True,
                 help=f"{', '.join(METRICS)}, rouge (all four); with an extra package {', '.join(EXTRA_METRICS)}. "
-                "Scores are printed in this order.",
+                "Scores are printed in the order of LIST.",
             ),
             tokenize_option("13a", "-tok", hidden=summaries),
             click.option(
                 "-lc",
                 "--lowercase",
                 is_flag=True,
-                help="Terms, BLEU, chrF and CIDEr-D ignore case. ROUGE always does."
+                help="Ignore case in terms, BLEU, chrF and CIDEr-D. ROUGE always does."
                 if summaries
-                else "BLEU, chrF and CIDEr-D ignore case (sacrebleu: -lc --chrf-lowercase). TER always does.",
+                else "Ignore case in BLEU, chrF and CIDEr-D (sacrebleu: -lc --chrf-lowercase). TER always does.",
             ),
             click.option(
-                "-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."
+                "-w",
+                "--width",
+                type=Number(0, 9),
+                default=2,
+                show_default=True,
+                help="Digits after the decimal point.",
             ),
             click.option(
                 "--stem/--no-stem",
@@ -130,8 +158,8 @@ def scoring(summaries: bool) -> Decorator:
                 default="auto",
                 show_default=True,
                 hidden=not summaries,
-                help="Words of ROUGE. a-z0-9: as rouge-score has them; unicode: of all letters, each letter of Chinese "
-                "or Thai being a word; auto: unicode if most letters of the references are not Latin.",
+                help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each letter of "
+                "Chinese or Thai as one word; auto: unicode if most letters of the references are not Latin.",
             ),
             click.option(
                 "--sentences",
@@ -139,8 +167,8 @@ def scoring(summaries: bool) -> Decorator:
                 default="auto",
                 show_default=True,
                 hidden=not summaries,
-                help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
-                "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+                help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at line "
+                "ends; punctuation: after . ! ?; auto: the first of these that applies to a text.",
             ),
         ),
         cloup.option_group(
@@ -153,12 +181,22 @@ def scoring(summaries: bool) -> Decorator:
                 help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
                 + ("." if summaries else " with several HYPs."),
             ),
-            click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
+            click.option(
+                "--paired-ar",
+                is_flag=True,
+                help="Paired approximate randomization instead; no intervals.",
+            ),
             click.option(
                 "--n-samples",
                 type=Number(1, MAX_SAMPLES),
-                help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
+                help="Number of samples for the test. Default: 1,000 for the bootstrap, 10,000 for randomization.",
             ),
-            click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
+            click.option(
+                "--seed",
+                type=Number(1),
+                default=12345,
+                show_default=True,
+                help="Random seed of the test.",
+            ),
         ),
     )

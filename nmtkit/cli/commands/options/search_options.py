@@ -12,15 +12,18 @@ from nmtkit.core.limits import MAX_THREADS
 
 SEARCH: dict[str, tuple[str | None, str]] = {
     "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
-    "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6. Without A: the recipe's."),
+    "length_penalty": (
+        "KIND[:A]",
+        "none, average or gnmt, with its strength: gnmt:0.6. Without A: the recipe's.",
+    ),
     "min_length": ("TOKENS", "Minimum number of tokens in an output."),
     "max_length": ("TOKENS", "Maximum number of tokens, EOS included."),
     "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
-    "mbr": ("METRIC", "Choose the sample with the least Bayes risk: chrf, bleu, none."),
+    "mbr": ("METRIC", "Choose the sample with the lowest Bayes risk: chrf, bleu or none."),
     "samples": ("N", "Sample N outputs instead of running beam search."),
     "temperature": ("T", "Divide log-probabilities by T; above 1 is more random."),
-    "top_k": ("K", "Sample from the K most probable tokens only; 0 is all."),
-    "top_p": ("P", "Sample from the smallest set of tokens whose probabilities reach P; 1 is all."),
+    "top_k": ("K", "Sample from the K most probable tokens; 0: all."),
+    "top_p": ("P", "Sample from the smallest set of tokens with total probability P; 1: all."),
     "seed": ("N", "Random seed for sampling. Default: the recipe's, else 1."),
 }
 """Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
@@ -73,7 +76,9 @@ def search_flags(*keys: str) -> Decorator:
     named = [(key, *SEARCH[key]) for key in keys]
     return together(
         *(
-            click.option(f"--{key.replace('_', '-')}", type=_type_of(key), metavar=metavar, help=meaning)
+            click.option(
+                f"--{key.replace('_', '-')}", type=_type_of(key), metavar=metavar, help=meaning
+            )
             for key, metavar, meaning in named
         )
     )
@@ -90,10 +95,15 @@ checkpoint: Decorator = click.option(
 
 language: Decorator = together(
     click.option(
-        "--from", "source_language", metavar="LANG", help="Language of the source, for an imported multilingual model."
+        "--from",
+        "source_language",
+        metavar="LANG",
+        help="Source language of an imported multilingual model.",
     ),
     click.option(
-        "--to", metavar="LANG", help="Language to write, for a multilingual model: the tgt_lang of a training corpus."
+        "--to",
+        metavar="LANG",
+        help="Target language of a multilingual model: the tgt_lang of a training corpus.",
     ),
 )
 
@@ -106,7 +116,7 @@ def precision(default: str) -> Decorator:
         type=click.Choice((*PRECISIONS, *PRECISIONS_OF_CTRANSLATE2)),
         metavar="TYPE",
         default=default,
-        help=f"Default: {default}. Choices: {ours}; fp16 needs CUDA. With CTranslate2 also int8, int16 and others. "
+        help=f"Default: {default}. Choices: {ours}; fp16 needs CUDA. CTranslate2 also has int8, int16 and others. "
         "auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16.",
     )
 
@@ -117,13 +127,13 @@ search: Decorator = click.option(
     metavar="KEY=VALUE",
     shell_complete=completing.search_assignments,
     help="Set any key that `nmtkit recipe explain search` lists, e.g. stop=exact. "
-    "Several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. With --lm: lm_weight=0.2.",
+    "With several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. With --lm: lm_weight=0.2.",
 )
 n_best: Decorator = click.option(
     "--n-best",
     type=SearchSetting("beam_size"),
     metavar="N",
-    help="N best outputs; widens the beam, unless --beam-size is given. Default: 1, or all samples.",
+    help="Print the N best outputs; widens the beam unless --beam-size is given. Default: 1, or all samples.",
 )
 format_option: Decorator = click.option(
     "--format",
@@ -136,36 +146,40 @@ format_option: Decorator = click.option(
 
 
 def _attention_of(name: str, part: str, default: str) -> Decorator:
-    about = f"Transformer: attention of {part}, from 1. Default: the recipe's, else {default}."
+    about = f"Transformer: use the attention of {part}, counted from 1. Default: the recipe's, else {default}."
     return click.option(name, type=Number(1), metavar="N", help=about)
 
 
 layer: Decorator = _attention_of("--layer", "decoder layer N", "the last but one")
 head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all")
 shortlist: Decorator = click.option(
-    "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
+    "--shortlist",
+    type=options.FILE,
+    metavar="FILE",
+    help="Score only the target tokens in a file that `align --shortlist` wrote.",
 )
 language_model: Decorator = options.run_option(
-    "--lm", help="A language model to combine with the model; its weight is --search lm_weight=W. Default: 0.2."
+    "--lm",
+    help="Language model for shallow fusion; --search lm_weight=W sets its weight. Default: 0.2.",
 )
 engine: Decorator = click.option(
     "--engine",
     type=click.Choice(ENGINES),
     metavar="NAME",
     default="auto",
-    help="auto, nmtkit or ctranslate2. auto: CTranslate2 if it is installed and finds the same, else nmtkit.",
+    help="auto, nmtkit or ctranslate2. auto: CTranslate2 if it is installed and gives equal outputs, else nmtkit.",
 )
 workers: Decorator = click.option(
     "--workers",
     type=Number(1, MAX_THREADS),
     metavar="N",
-    help="Processes on the CPU, one core each. Default: one per core for many lines, else none.",
+    help="CPU processes, one core each. Default: one per core for many lines, else none.",
 )
 batch_tokens: Decorator = click.option(
     "--batch-tokens",
     type=Number(1),
     metavar="N",
-    help="At most N padded source tokens in a batch. Default: 4,096 (CUDA: 16,384).",
+    help="Maximum number of padded source tokens per batch. Default: 4,096 (CUDA: 16,384).",
 )
 
 
@@ -179,5 +193,7 @@ def search_groups(*speed: Decorator) -> Decorator:
             search,
         ),
         cloup.option_group("Sampling", search_flags(*SAMPLING)),
-        cloup.option_group("Speed", precision("auto"), shortlist, *speed, batch_tokens, options.threads),
+        cloup.option_group(
+            "Speed", precision("auto"), shortlist, *speed, batch_tokens, options.threads
+        ),
     )

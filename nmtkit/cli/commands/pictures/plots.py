@@ -19,8 +19,14 @@ POSITIONS = 100
     options.models,
     search_options.checkpoint,
     search_options.language,
-    options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
-    click.option("--subwords", is_flag=True, help="Show subwords and punctuation apart instead of merging to words."),
+    options.picture_file(
+        "-o", "--output", meaning="Draw into a file instead of the terminal", several=True
+    ),
+    click.option(
+        "--subwords",
+        is_flag=True,
+        help="Show subwords and punctuation separately instead of merging them into words.",
+    ),
     search_options.layer,
     search_options.head,
     click.option(
@@ -28,8 +34,8 @@ POSITIONS = 100
         type=click.Choice(["attention", "grid", "layers", "entropy", "positions"]),
         default="attention",
         show_default=True,
-        help="grid: the attention of all sentences on one sheet. layers: all layers and heads of a Transformer, by "
-        "subwords, as an .html page. entropy: of each head's attention, in nats, over all sentences. positions: the "
+        help="grid: the attention of all sentences on one sheet. layers: all layers and heads of a Transformer, in "
+        "subwords, as an .html page. entropy: the entropy of each head over all sentences, in nats. positions: the "
         f"first {POSITIONS} position vectors of a Transformer.",
     ),
     options.device,
@@ -47,21 +53,21 @@ def plot_attention_command(**values: Any) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.
 
     SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
-    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
-    rows of a target word are averaged, columns of a source word added, and punctuation joins the word before it; with
-    --subwords nothing is merged. Local attention is drawn with its windows. A
-    Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
+    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged into words:
+    rows of a target word are averaged, columns of a source word are added, and punctuation joins the word before it;
+    with --subwords nothing is merged. Local attention is drawn with its windows. For a Transformer, the figure shows
+    the mean of the heads of its alignment layer, or the layer and head that --layer and --head select.
 
-    A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
-    of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
+    For a model that copies or summarizes, the figure has a column for each word of the summary (bold: copied) and a row
+    for each word of the article, with its coverage beside it; a strip shows p_gen, the probability of generating a word
     instead of copying it. A long article is shown in 60 rows: the words with the most coverage, and one row for the
     words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
-    model looked.
+    model attended.
 
-    For a classifier the text is drawn, with the weight of each sentence beside it and the weight of each word as its
-    shade. For a language model with attention (lstmn) each row is a word of SOURCE, and the columns are the words
-    before it. For a captioner SOURCE is a file of pictures and TARGET the number of a picture; each word is drawn with
-    the regions that the model looked at.
+    For a classifier, the text is drawn with the weight of each sentence beside it and the weight of each word as its
+    shade. For a language model with attention (lstmn), each row is a word of SOURCE, and the columns are the words
+    before it. For a captioner, SOURCE is a file of pictures and TARGET the number of a picture; each word is drawn with
+    the regions that the model attended to.
 
     `nmtkit visualize-alignment` is another name for this command.
 
@@ -87,13 +93,15 @@ def plot_attention_command(**values: Any) -> None:
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
 @cloup.option_group(
     "Common",
-    options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True),
+    options.picture_file(
+        "-o", "--output", meaning="Draw a figure instead of printing a table", several=True
+    ),
     click.option(
         "--what",
         type=click.Choice(["curves", "report"]),
         default="curves",
         show_default=True,
-        help="report: the page about one run that `train` draws at its end, with -o FILE.html.",
+        help="report: the page about one run that `train` writes at the end; needs -o FILE.html.",
     ),
 )
 @figure_options.figure_style
@@ -101,10 +109,9 @@ def plot_training_command(**values: Any) -> None:
     """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
-    has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
-    (training.best_metric), else BLEU or ROUGE-L; if there is no such score, the norm of the gradient is drawn. Dotted
-    lines separate stages of training. A validation loss that rises while the training loss still falls shows
-    overfitting.
+    has its own colour and is labelled with its folder's name. The score is the recipe's training.best_metric, else BLEU
+    or ROUGE-L; if there is no such score, the gradient norm is drawn. Dotted lines separate the stages of a training. A
+    validation loss that rises while the training loss still falls shows overfitting.
 
     \b
     Examples:

@@ -18,31 +18,48 @@ from nmtkit.cli.options import FILE
     search_options.checkpoint,
     search_options.language,
     click.option("--source", type=FILE, help="Sources of the test set, as text or .jsonl[#FIELD]."),
-    click.option("--ref", type=FILE, multiple=True, help="Its references, alike. May be repeated."),
-    click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
+    click.option(
+        "--ref",
+        type=FILE,
+        multiple=True,
+        help="References of the test set, in the same formats. May be repeated.",
+    ),
+    click.option(
+        "--test-set",
+        metavar="NAME/PAIR",
+        help="A test set that sacrebleu downloads, such as wmt14/en-de.",
+    ),
     options.output,
-    click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
+    click.option(
+        "--metrics",
+        metavar="LIST",
+        help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's.",
+    ),
     search_options.search_flags("beam_size"),
     options.as_json("Print a JSON object: scores with signatures, time, counts."),
-    options.picture_file("--plot", meaning="Classification: draw how often each label is mistaken for each other"),
+    options.picture_file("--plot", meaning="Classification: draw the confusion matrix"),
     options.devices,
 )
 @search_options.search_groups(search_options.engine, search_options.workers)
 @cloup.option_group(
     "Texts and metrics",
     score_options.tokenize_option(None),
-    click.option("--lowercase/--no-lowercase", default=None, help="As `nmtkit score -lc`. Default: the recipe's."),
+    click.option(
+        "--lowercase/--no-lowercase",
+        default=None,
+        help="As `nmtkit score -lc`. Default: the recipe's.",
+    ),
 )
 @options.encoding
 @options.quiet
 def evaluate_command(**values: Any) -> None:
     """Translate, summarize or classify a test set with a RUN, and score it.
 
-    RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
-    figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
-    with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
-    default the test set of its recipe; `nmtkit perplexity` says more. For a classifier a table follows, with a row for
-    each right label and a column for each label that the model gave.
+    RUN may also be given as -m RUN; several -m form an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...".
+    The scores are the same as from `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or
+    `score-summaries`). Lines for pasting, with signatures, go to stderr. -o saves the outputs. For a language model, it
+    prints loss and perplexity on --ref FILE (default: the test set of the recipe); `nmtkit perplexity` prints more. For
+    a classifier, it also prints a table with a row for each correct label and a column for each predicted label.
 
     \b
     Examples:

@@ -14,8 +14,16 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
 @cloup.option_group(
     "Common",
     score_options.refs,
-    click.option("--source", metavar="SRC", help="Source, for --by-length, --known-by and metrics that need it."),
-    click.option("--known-by", metavar="RUN", help="Only lines of SRC and REF without a word that RUN does not know."),
+    click.option(
+        "--source",
+        metavar="SRC",
+        help="Source text for --by-length, --known-by and metrics that need it.",
+    ),
+    click.option(
+        "--known-by",
+        metavar="RUN",
+        help="Score only lines without words that are unknown to RUN, in SRC and REF.",
+    ),
     score_options.as_json,
     score_options.encoding,
     table_format,
@@ -23,22 +31,27 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
 @score_options.scoring(summaries=False)
 @cloup.option_group(
     "By length",
-    click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, or of REF."),
+    click.option(
+        "--by-length",
+        "lengths_shown",
+        is_flag=True,
+        help="Show BLEU by length in words, of the source or else of REF.",
+    ),
     picture_file("--plot", meaning="Draw --by-length"),
 )
 def score_command(**values: Any) -> None:
-    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line to paste.
+    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line for pasting.
 
     HYP and REF are text files with one sentence per line, plain or compressed. One HYP may be "-" for
-    standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
+    standard input. Text should be detokenized; for tokenized text use --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
-    accuracy is the share of right labels; a line has as many labels as its reference, separated by white space.
-    bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in an environment of its own (`nmtkit guide second`).
-    score-summaries scores summaries (ROUGE), score-alignments word alignments.
+    accuracy is the share of correct labels; a line has as many labels as its reference, separated by white space.
+    bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in a separate environment (`nmtkit guide second`). Use
+    score-summaries for summaries (ROUGE), and score-alignments for word alignments.
 
-    --known-by leaves out the lines whose source or reference has a word that is unknown to that run: "No UNK" in table
-    1 of Bahdanau et al. 2015, whose models wrote no unknown words either (translate --search forbid_unknown=true).
+    --known-by skips lines whose source or reference contains a word unknown to that run. This is "No UNK" in table 1 of
+    Bahdanau et al. 2015, whose models wrote no unknown words either (translate --search forbid_unknown=true).
 
     \b
     Examples:
@@ -55,17 +68,32 @@ def score_command(**values: Any) -> None:
 
 @click.command("score-alignments")
 @score_options.hyps
-@click.option("--ref", metavar="REF", multiple=True, required=True, callback=only_one, help="The gold alignment.")
-@click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
-@click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
-@click.option("--reverse-hyp", is_flag=True, help="The links of the HYPs are TARGET-SOURCE.")
+@click.option(
+    "--ref",
+    metavar="REF",
+    multiple=True,
+    required=True,
+    callback=only_one,
+    help="The gold alignment.",
+)
+@click.option(
+    "--hyp-base",
+    type=Number(0, 1),
+    help="Whether HYPs count words from 0 or 1. Default: 0 (naacl: 1).",
+)
+@click.option(
+    "--ref-base",
+    type=Number(0, 1),
+    help="Whether REF counts words from 0 or 1. Default: 0 (naacl: 1).",
+)
+@click.option("--reverse-hyp", is_flag=True, help="Read the links of the HYPs as TARGET-SOURCE.")
 @score_options.as_json
 def score_alignments_command(**values: Any) -> None:
     """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
 
-    The pharaoh format (also talp) has a line for each sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
-    marks a possible link; in a HYP every link counts. The naacl format has a line for each link, "PAIR SOURCE TARGET
-    S", S (sure) or P (possible), with pairs counted from 1. One HYP may be "-" for standard input.
+    The pharaoh format (also talp) has one line per sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
+    marks a possible link; in a HYP every link counts. The naacl format has one line per link, "PAIR SOURCE TARGET S",
+    with S (sure) or P (possible), and pairs counted from 1. One HYP may be "-" for standard input.
 
     \b
     Examples:

@@ -10,20 +10,37 @@ from nmtkit.cli.commands.options import search_options
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 
 rounds = click.option(
-    "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
+    "--rounds",
+    type=Number(1, 1000),
+    default=3,
+    show_default=True,
+    help="Number of repetitions; prints median and spread.",
 )
 
 
-output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Also write all figures to FILE, as JSON.")
+output = click.option(
+    "-o",
+    "--output",
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Also write all measurements to FILE, as JSON.",
+)
 
 
 decode_options = (
     options.model,
     search_options.checkpoint,
     click.option(
-        "--source", metavar="FILE", help="Lines to translate; - is standard input. Default: the recipe's test set."
+        "--source",
+        metavar="FILE",
+        help="Lines to translate; - is standard input. Default: the recipe's test set.",
     ),
-    click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations."),
+    click.option(
+        "--ref",
+        type=FILE,
+        metavar="FILE",
+        help="References of the lines, to score the translations.",
+    ),
     click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
     rounds,
     output,
@@ -34,7 +51,7 @@ decode_options = (
 
 @click.group()
 def bench_command() -> None:
-    """Measure how fast this machine decodes and trains. Other running programs make the figures worse.
+    """Measure how fast this machine decodes and trains. Other running programs distort the measurements.
 
     \b
     Examples:
@@ -49,11 +66,11 @@ def bench_command() -> None:
 def bench_decoding(**values: Any) -> None:
     """Measure how fast a trained model translates.
 
-    The search is that of `nmtkit translate` with the same options. If CTranslate2 is installed and can search with the
-    model, it decodes the same lines, in fp32 and in its fastest type; "other texts" counts lines that then differ.
+    The search is the same as in `nmtkit translate` with the same options. If CTranslate2 is installed and supports the
+    model, it decodes the same lines in fp32 and in its fastest type; "other texts" counts the outputs that then differ.
 
-    "alone" is the time of a line that is decoded by itself, measured on the first 50 lines. "MiB" is the peak memory:
-    of tensors on a GPU, elsewhere of the whole process, without processes that it starts.
+    "alone" is the time for a line that is decoded alone, measured on the first 50 lines. "MiB" is the peak memory: of
+    tensors on a GPU, otherwise of the whole process without its child processes.
 
     \b
     Examples:
@@ -76,10 +93,10 @@ def bench_decoding(**values: Any) -> None:
 def bench_training(**values: Any) -> None:
     """Measure how fast this machine trains a recipe.
 
-    Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches come from a run of
-    the recipe, or else from its text, which is preprocessed for this. If the files of the text are missing, random
-    words are used. Settings that are `auto` in the recipe get the fastest values on this machine. No weights are saved,
-    and no run is changed.
+    The command makes real updates of the recipe's model: loss, gradients, clipping, optimizer. The batches come from a
+    run of the recipe, or else from its text, which is then preprocessed. If the text files are missing, the command
+    uses random words. Settings that are `auto` in the recipe get the fastest values on this machine. No weights are
+    saved, and no run is changed.
 
     \b
     Examples:
@@ -97,15 +114,16 @@ def bench_training(**values: Any) -> None:
 @options.run_folder
 @options.device
 def tune_command(**values: Any) -> None:
-    """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
+    """Find the fastest settings for training a recipe on this machine, and print the speed of each.
 
     A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command runs
     a few updates of the recipe's model on its text with each setting, alternating between them, in five seconds. The
-    result replaces an earlier one. Later training of such a model with such batches on this machine uses it; `nmtkit
-    doctor --clear` deletes it. `train` measures by itself if there is no result, unless it has less than two minutes.
+    result replaces an earlier one. Later trainings with the same kind of model and batches on this machine use it;
+    `nmtkit doctor --clear` deletes it. If there is no result, `train` measures the settings itself, unless its time is
+    limited to less than two minutes.
 
-    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. `nmtkit bench decode` measures the search
-    of a trained run.
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. To measure the search of a trained run,
+    use `nmtkit bench decode`.
 
     \b
     Examples:
@@ -122,7 +140,7 @@ def tune_command(**values: Any) -> None:
 def doctor_command(**values: Any) -> None:
     """Show versions, devices, and which device is used and why.
 
-    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until --clear.
+    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until you run --clear.
 
     \b
     Examples:

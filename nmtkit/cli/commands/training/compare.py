@@ -10,14 +10,18 @@ from nmtkit.runs.folder import RUNS_FOLDER
 
 
 @click.command()
-@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True, shell_complete=completing.recipes)
+@click.argument(
+    "names", metavar="RECIPE|RUN...", nargs=-1, required=True, shell_complete=completing.recipes
+)
 @options.overrides
-@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
+@click.option(
+    "--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="Folder of the runs."
+)
 @options.picture_file("--plot", meaning="Draw BLEU by length")
 @click.option(
     "--seeds",
     type=Number(1, 100),
-    help="Train every RECIPE with N seeds, its own and the next ones; the runs are NAME, NAME-seed2, ...",
+    help="Train every RECIPE with N consecutive seeds, starting with its own; the runs are NAME, NAME-seed2, ...",
 )
 @options.as_json("Print JSON instead of tables.")
 @options.table_format
@@ -26,14 +30,15 @@ from nmtkit.runs.folder import RUNS_FOLDER
 def compare_command(**values: Any) -> None:
     """Train several recipes and compare them, or compare finished runs: BLEU, alignments, speed, size.
 
-    A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
-    stopped and repeated. A RUN is the folder of a finished run. Then each run translates its test set. The table has
-    BLEU of all sentences and of those of more than 30 words, alignment error rate (if the test set has gold
-    alignments), target tokens a second in training and in beam search, parameters, and BLEU by length of the source.
+    A recipe that was trained before is not trained again, and a stopped one is resumed, so you can stop the command and
+    run it again. A RUN is the folder of a finished run. After training, each run translates its test set. The table
+    shows BLEU on all sentences and on sentences of more than 30 words, alignment error rate (if the test set has gold
+    alignments), target tokens per second in training and in beam search, parameters, and BLEU by source length.
 
-    Runs that differ in nothing but their seed are one system: a second table has the mean and the standard deviation of
-    their BLEU, and p of the difference from the first system by stratified approximate randomization (Clark et al.
-    2011). Limit trainings that you compare by updates: minutes depend on what else the machine does.
+    Runs that differ only in their seed count as one system: a second table shows the mean and the standard deviation of
+    their BLEU, and the p-value of the difference from the first system in stratified approximate randomization (Clark
+    et al. 2011). To compare recipes, limit their training in updates: results of a time limit depend on the machine's
+    load.
 
     \b
     Examples:

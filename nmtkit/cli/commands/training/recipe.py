@@ -22,7 +22,7 @@ def recipe_command() -> None:
 
 @recipe_command.command("ls")
 def list_recipes(**values: Any) -> None:
-    """List the recipes that come with nmtkit; first those whose text is installed and that a CPU can train.
+    """List the recipes that come with nmtkit, starting with those that a CPU can train on installed text.
 
     \b
     Example:
@@ -35,10 +35,12 @@ def list_recipes(**values: Any) -> None:
 
 @recipe_command.command("show")
 @options.recipe
-@click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
+@click.option(
+    "--resolved", is_flag=True, help="Write out every default; apply `extends` and --set."
+)
 @options.overrides
 def show_recipe(**values: Any) -> None:
-    """Print a recipe, as a start for your own. Its name is left out, because a recipe is named after its file.
+    """Print a recipe as a starting point for your own, without its name, because a recipe is named after its file.
 
     \b
     Example:
@@ -55,8 +57,8 @@ def show_recipe(**values: Any) -> None:
 def check_keys(**values: Any) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
 
-    All faults of the keys are reported at once, with file and line. Then it lists the files that are missing. In both
-    cases the exit code is 2.
+    It reports all faults in keys at once, with file and line, then lists missing files. In both cases the exit code
+    is 2.
 
     \b
     Example:
@@ -117,26 +119,26 @@ def print_schema(**values: Any) -> None:
     "--workers",
     type=Number(1, MAX_THREADS),
     metavar="N",
-    help="Processes for a large corpus; the result is the same for any number. Default: one per core.",
+    help="Number of processes for a large corpus; it does not change the result. Default: one per core.",
 )
 @click.option(
     "--show-merges",
     "text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="TEXT",
-    help="Then print, one by one, the merges of the bpe or wordpiece tokenizer that make up the words of a text.",
+    help="Afterwards print, one by one, the bpe or wordpiece merges that build the words of a text.",
 )
 def preprocess_command(**values: Any) -> None:
     """Read and check a recipe's text, learn its tokenizer, and write arrays for training into the run's folder.
 
-    Faults of the text are counted and shown with the first line of each kind, as by `nmtkit check`, and with what was
-    done about them: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test.
-    Different line counts, invalid UTF-8 and broken files are errors. So is an empty reference of validation or test in
-    a recipe for summaries. `train` does all this by itself if it was not done before.
+    Like `nmtkit check`, it counts faults in the text and shows the first line of each kind, and what was done about it:
+    empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test. Different line
+    counts, invalid UTF-8 and broken files are errors. In a recipe for summaries, so are empty references in validation
+    and test. `train` preprocesses the text itself if necessary.
 
-    Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
-    explain data.train`. A large corpus is read and written piece by piece, by all cores, so memory hardly grows
-    with its size. If preprocessing is interrupted, run the same command again to continue.
+    Text can be line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
+    explain data.train`. A large corpus is read and written in pieces, on all cores, so memory use hardly grows with its
+    size. If preprocessing is interrupted, run the same command again to continue.
 
     \b
     Examples:

@@ -8,18 +8,22 @@ import click
 from nmtkit.cli import completing, options
 from nmtkit.runs.folder import RUNS_FOLDER
 
-yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+yes: options.Decorator = click.option(
+    "--yes", "-y", is_flag=True, help="Do not ask for confirmation."
+)
 
 
 @click.group("runs", invoke_without_command=True)
-@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
+@click.option(
+    "--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="Folder of the runs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.pass_context
 def runs_command(ctx: click.Context, runs: Path, as_json: bool) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
-    For each: its recipe, whether it finished and why, its updates, the best score on the validation set, the scores on
-    the test set, its size on disk, and when it last changed.
+    Each run is shown with its recipe, whether it finished and why, its updates, the best score on the validation set,
+    the scores on the test set, its size on disk, and the time of its last change.
 
     \b
     Example:
@@ -38,9 +42,9 @@ def runs_command(ctx: click.Context, runs: Path, as_json: bool) -> None:
 @yes
 @click.pass_obj
 def remove(runs: Path, /, **values: Any) -> None:
-    """Remove runs: checkpoints, logs, and all other files of nmtkit.
+    """Remove runs: checkpoints, logs, and all other files that nmtkit wrote.
 
-    Other files in their folders stay. A run that is being trained is not removed.
+    Other files in their folders stay. A run that is still being trained is not removed.
 
     \b
     Example:
@@ -57,9 +61,9 @@ def remove(runs: Path, /, **values: Any) -> None:
 @yes
 @click.pass_obj
 def rename(runs: Path, /, **values: Any) -> None:
-    """Rename the run OLD to NEW, which is a name beside it, or a path.
+    """Rename the run OLD to NEW: a name in the same folder, or a path.
 
-    To resume a run that was renamed, name it: `nmtkit train RECIPE --run runs/NEW --resume`.
+    To resume a renamed run, pass its folder: `nmtkit train RECIPE --run runs/NEW --resume`.
 
     \b
     Example:

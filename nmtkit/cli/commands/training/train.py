@@ -54,22 +54,24 @@ class _TrainCommand(cloup.Command):
         "resuming",
         type=click.Choice(["always", "auto"]),
         metavar="[auto]",
-        help="Continue a stopped run: bit-identical to an uninterrupted one on a CPU, and on CUDA with "
-        "training.deterministic; else up to rounding. auto: begin the run if there is none.",
+        help="Resume a stopped run. The result is bit-identical to an uninterrupted run on a CPU, and on CUDA with "
+        "training.deterministic; otherwise equal up to rounding. auto: start a new run if there is none.",
     ),
     click.option(
-        "--overwrite", is_flag=True, help="Replace an earlier run, once the new one has saved its first state."
+        "--overwrite",
+        is_flag=True,
+        help="Replace an existing run once the new one has saved its first state.",
     ),
     click.option(
         "--allow-new-data",
         is_flag=True,
-        help="With --resume: continue with other text. The tokenizer stays; the epoch begins again.",
+        help="With --resume: continue with different text. The tokenizer stays the same; the epoch restarts.",
     ),
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Make one update; print memory, speed, operations and the time of the training or its first stage; "
-        "save nothing.",
+        help="Run one update; print memory, speed, operations and the estimated time of the training (or its first "
+        "stage); save nothing.",
     ),
     options.device,
     options.training_threads,
@@ -78,10 +80,16 @@ class _TrainCommand(cloup.Command):
     "Text, without a recipe",
     _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
     _text_option(
-        "--target", "Its translation, summary or label, line by line; or, for --task language-modelling, the text."
+        "--target",
+        "Its translation, summary or label, line by line; or, for --task language-modelling, the text.",
     ),
-    _text_option("--valid", "Validation set. Default: 5 % of the pairs held out, at most 1,000 sources."),
-    _text_option("--test", "Test set, scored at the end. Default: as many held out, unless --valid is given."),
+    _text_option(
+        "--valid", "Validation set. Default: 5 % of the pairs are held out, at most 1,000 sources."
+    ),
+    _text_option(
+        "--test",
+        "Test set, scored at the end. Default: as many pairs are held out, unless --valid is given.",
+    ),
     click.option(
         "--encoding",
         multiple=True,
@@ -91,14 +99,19 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
-        help="Minutes to train for. All are used, unless fine-tuning stops improving earlier.",
+        help="Training time in minutes. All of it is used, unless fine-tuning stops improving earlier.",
     ),
-    click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
+    click.option(
+        "--task",
+        type=click.Choice(TASKS_WITH_PRESETS),
+        help="Task of the model. Default: translation.",
+    ),
     click.option(
         "--preset",
         type=click.Choice([*PRESETS]),
         metavar="NAME",
-        help="; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items()) + ". Default: by corpus and device.",
+        help="; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
+        + ". Default: chosen from corpus and device.",
     ),
 )
 @cloup.option_group(
@@ -107,35 +120,42 @@ class _TrainCommand(cloup.Command):
         "--init-from",
         metavar="RUN",
         shell_complete=completing.runs,
-        help="Fine-tune this run: its weights and tokenizer.",
+        help="Fine-tune this run, with its weights and tokenizer.",
     ),
     click.option(
         "--from",
         "source_language",
         metavar="LANG",
-        help="Language of the source, if RUN is an imported multilingual model, e.g. eng_Latn.",
+        help="Source language, if RUN is an imported multilingual model, e.g. eng_Latn.",
     ),
-    click.option("--to", metavar="LANG", help="Language of the target, if RUN is multilingual, e.g. fra_Latn."),
-    _text_option("--general", "General text to mix in, half of the pairs, so that the model forgets less."),
-    _text_option("--general-test", "General text to score before and after. Default: the test set of RUN."),
+    click.option(
+        "--to", metavar="LANG", help="Target language, if RUN is multilingual, e.g. fra_Latn."
+    ),
+    _text_option(
+        "--general", "General text to mix in (half of the pairs), so that the model forgets less."
+    ),
+    _text_option(
+        "--general-test",
+        "General text to score before and after fine-tuning. Default: the test set of RUN.",
+    ),
 )
 def train_command(**values: Any) -> None:
-    """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
+    """Train a model from RECIPE: a file, or the name of a recipe that comes with nmtkit.
 
-    With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
-    schedule. It says what it chose and why, and saves it in the run's folder as chosen.yaml, a recipe like any other.
-    Without a validation set it holds pairs out for one, and for a test set. Where a task has one text, options take
-    that alone in place of SRC TGT. Every option that takes files may be repeated. --init-from fine-tunes a run, trained
-    here or imported, and shows the scores before and after on your test set and on that of the run.
+    With --source and --target instead of RECIPE, nmtkit chooses tokenizer, model and schedule based on the size of the
+    text. It explains its choice, and saves it in the run's folder as chosen.yaml, a recipe like any other. Without a
+    validation set, it holds out pairs for validation and for a test set. For a task with a single text, options take
+    one file instead of SRC TGT. Every option that takes files may be repeated. --init-from fine-tunes a run, trained
+    here or imported, and shows the scores before and after on your test set and on the run's.
 
-    The run's folder, runs/NAME, holds the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
+    The run's folder, runs/NAME, contains the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
     curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at
     once. If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
     In the log, "loss" is the training loss with label smoothing and other objectives; "ppl" is the perplexity of the
-    references alone. Each stage of a recipe begins with the best weights of the one before; --resume continues the
-    stage that was stopped. With --resume, --set may change limits, batch.*, training.accumulate, what is logged,
-    saved and kept, threads and shard.
+    references alone. Each stage of a recipe begins with the best weights of the previous one; --resume continues the
+    stage that was stopped. With --resume, --set may change limits, batch.*, training.accumulate, threads, shard, and
+    the settings for logging and for saving and keeping checkpoints.
 
     \b
     Examples:

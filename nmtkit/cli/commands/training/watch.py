@@ -11,11 +11,11 @@ from nmtkit.cli import completing
 @cloup.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 def watch_command(**values: Any) -> None:
-    """Show the curves of a training in the terminal while it runs: loss, validation score, speed.
+    """Show the training curves of a run live in the terminal: loss, validation score, speed.
 
-    RUN is the folder of a run, or its name under runs/. The training may run in another process, on another machine
-    that shares the folder, or have ended; a copy of the folder will do. The folder is only read. The curves are redrawn
-    until the training ends or you press Ctrl-C; if the output is not a terminal, they are drawn once.
+    RUN is the folder of a run, or its name under runs/. The training may run in another process or on another machine
+    that shares the folder, or may have ended; a copy of the folder works, too. The command only reads the folder. It
+    redraws the curves until the training ends or you press Ctrl-C; if the output is not a terminal, it draws them once.
 
     \b
     Examples:

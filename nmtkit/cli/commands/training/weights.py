@@ -17,11 +17,18 @@ EXPORTS = ("huggingface", "ctranslate2", "safetensors")
 @click.command("average")
 @options.model
 @click.option(
-    "--best", type=click.IntRange(2), metavar="N", help="Average the N best on validation. Default: all that were kept."
+    "--best",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Average the N best checkpoints on validation. Default: all that were kept.",
 )
-@click.option("--recent", type=click.IntRange(2), metavar="N", help="Average the N newest.")
+@click.option(
+    "--recent", type=click.IntRange(2), metavar="N", help="Average the N newest checkpoints."
+)
 @click.argument("files", nargs=-1, type=FILE)
-@click.option("-o", "--output", type=FILE, help="Where to write it. Default: the run's average.safetensors.")
+@click.option(
+    "-o", "--output", type=FILE, help="Output file. Default: the run's average.safetensors."
+)
 def average_command(**values: Any) -> None:
     """Average checkpoints of a run into one, which `translate` then uses by default.
 
@@ -42,13 +49,20 @@ def average_command(**values: Any) -> None:
 
 @click.command("import")
 @click.argument("folder", metavar="PATH", type=FILE)
-@click.option("--from", "toolkit", type=click.Choice(TOOLKITS), help="Toolkit that saved it. Default: detected.")
-@click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
+@click.option(
+    "--from",
+    "toolkit",
+    type=click.Choice(TOOLKITS),
+    help="Toolkit that saved the model. Default: detected.",
+)
+@click.option(
+    "-o", "--output", metavar="DIR", help="Run folder. Default: runs/ plus the name of PATH."
+)
 @click.option(
     "--task",
     metavar="NAME",
     help="translation or summarization, or a task in task_specific_params of config.json, such as "
-    "translation_en_to_de, whose prefix and search the run gets. Default: the only one there, else the usual one.",
+    "translation_en_to_de, whose prefix and search the run gets. Default: the only task there, else the usual one.",
 )
 @click.option(
     "--source-prefix",
@@ -65,12 +79,12 @@ def import_command(**values: Any) -> None:
     joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
     opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt), or a folder with one.
 
-    It reads Transformers of all three toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py, whose
-    summarizers copy. For these two, put the sentencepiece models beside the weights; without them the run needs text
-    that is already tokenized as in training.
+    It reads Transformers from all three toolkits, and recurrent models with attention from Joey NMT and OpenNMT-py,
+    including OpenNMT-py summarizers that copy. For these two toolkits, put the sentencepiece models next to the
+    weights; without them the run needs text that is already tokenized as in training.
 
-    The run can be used like any other. No code in the model's files is executed, and what nmtkit cannot read is refused
-    with a message that names it.
+    The run can be used like any other. nmtkit executes no code from the model's files, and rejects a model that it does
+    not support with an error that names the reason.
 
     \b
     Examples:
@@ -93,19 +107,22 @@ def import_command(**values: Any) -> None:
 @click.command("export")
 @click.argument("model", metavar="RUN")
 @click.argument("folder", metavar="DIR", type=FILE)
-@click.option("--to", "program", type=click.Choice(EXPORTS), required=True, help="The format to write.")
+@click.option("--to", "program", type=click.Choice(EXPORTS), required=True, help="Format to write.")
 @search_options.checkpoint
 @click.option(
-    "--license", "licence", metavar="NAME", help="For the model card, e.g. cc-by-4.0. Default: an imported model's own."
+    "--license",
+    "licence",
+    metavar="NAME",
+    help="Licence for the model card, e.g. cc-by-4.0. Default: the licence of an imported model.",
 )
 def export_command(**values: Any) -> None:
-    """Write a run into a new folder for another program, with a model card (README.md).
+    """Export a run into a new folder for another program, with a model card (README.md).
 
     \b
     huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism, and
                  imported models: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and GPT-2 with their own tokenizer.
     ctranslate2: for its Translator. Only Transformers and T5 without a copy mechanism; `pip install 'nmtkit[fast]'`.
-                 Imported models with a tokenizer of Hugging Face need transformers as well.
+                 Imported models with a Hugging Face tokenizer also need transformers.
     safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
 
     \b
