@@ -1,1 +1,1 @@
-"""What every room may use: errors, files, settings, registries, tasks, the device."""
+"""Shared by all packages: errors, files, settings, registries, tasks and the device."""

@@ -1,4 +1,4 @@
-"""The columns of an example, as a task declares them."""
+"""The columns of an example, declared by its task."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from nmtkit.core.errors import RecipeError
 
 ColumnType = Literal["text", "label", "labels", "features"]
-"""Text, cut into tokens; one label; a label for every token or word; rows of numbers."""
+"""Tokenized text, one label, one label per token or word, or rows of numbers."""
 
 
 @dataclass(frozen=True)
@@ -17,17 +17,18 @@ class Column:
     name: str
     type: ColumnType = "text"
     required: tuple[str, ...] = ("train", "valid", "test")
-    """The splits that must have it."""
+    """The splits that must have this column."""
     plural: str = ""
-    """What messages call its contents ("articles"); empty: by its name."""
+    """What messages call its contents, such as "articles". Empty: the column's name."""
 
     def __post_init__(self) -> None:
         if self.type not in get_args(ColumnType):
             raise RecipeError(
-                f"column {self.name}: there is no type {self.type!r}, only {', '.join(get_args(ColumnType))}"
+                f"column {self.name}: unknown type {self.type!r}; the types are "
+                f"{', '.join(get_args(ColumnType))}"
             )
 
 
 def label_type(columns: Iterable[Column]) -> ColumnType | None:
-    """The type of the column `labels`; None without one."""
+    """The type of the column `labels`, or None if the task has no such column."""
     return next((column.type for column in columns if column.name == "labels"), None)

@@ -1,4 +1,4 @@
-"""Which device the work runs on, and the few process-wide switches that make a CPU fast."""
+"""The device that work runs on, and the process-wide settings that make a CPU fast."""
 
 import ctypes
 import multiprocessing
@@ -21,36 +21,43 @@ MatmulPrecision = Literal["highest", "high", "medium"]
 Item = TypeVar("Item")
 
 _TORCH_THREADS = torch.get_num_threads()
-"""What torch chose when it was loaded: one thread a core, or what OMP_NUM_THREADS says."""
+"""Torch's default number of threads: one per core, or the value of OMP_NUM_THREADS."""
 
 
 def available() -> list[str]:
-    """The devices that `choose` accepts here, best first."""
-    names = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    """The devices that `choose` accepts on this machine, best first."""
+    names = (
+        [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
+    )
     if torch.backends.mps.is_available():
         names.append("mps")
     return [*names, "cpu"]
 
 
 def choose(name: str = "auto") -> torch.device:
-    """The device of that name; `auto` takes the first CUDA device, else the CPU."""
+    """Returns the device of this name; `auto` is the first CUDA device, or else the CPU."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     names = available()
     if name not in names and not (name == "cuda" and "cuda:0" in names):
-        raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
+        raise NmtkitError(
+            f"no such device: {name!r}; this machine has: {', '.join(names)} (`nmtkit doctor` shows "
+            "why)"
+        )
     return torch.device(name)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, without waiting for it: to CUDA only pinned memory is copied beside its work."""
+    """Copies a tensor to a device; a copy of pinned memory to CUDA is asynchronous."""
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.contiguous().pin_memory()
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def read_clock(device: torch.device) -> float:
-    """Seconds on a clock that is read once the device has finished its queue."""
+    """Waits until the device has finished its queue, and returns the clock in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -59,7 +66,7 @@ def read_clock(device: torch.device) -> float:
 
 
 def describe(device: torch.device) -> str:
-    """The device in words, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
+    """Describes the device, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type != "cpu":
@@ -69,12 +76,12 @@ def describe(device: torch.device) -> str:
 
 
 def cpu_threads() -> int:
-    """CPU threads that torch uses by default: one for each core that this process may use."""
+    """Returns torch's default number of CPU threads: one per core that this process may use."""
     return _limited_by_cores(_TORCH_THREADS)
 
 
 def _limited_by_cores(threads: int) -> int:
-    """Unless the user has set the number of threads."""
+    """Sets the default number of threads unless the user has set one."""
     return threads if "OMP_NUM_THREADS" in os.environ else min(threads, available_cores())
 
 
@@ -85,7 +92,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def tune_malloc() -> None:
-    """Tells glibc, where there is one, to keep freed blocks: from the kernel each costs many page faults."""
+    """Makes glibc, if present, keep freed blocks: blocks from the kernel cost many page faults."""
     if library := _glibc():
         mmap_max, trim_threshold, top_pad = -4, -1, -2
         for option, value in ((mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
@@ -93,41 +100,48 @@ def tune_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """Gives freed blocks back to the kernel: glibc puts no aligned block, as tensors are, into their gaps."""
+    """Returns freed blocks to the kernel; glibc cannot reuse gaps for aligned blocks (tensors)."""
     if library := _glibc():
         library.malloc_trim(0)
 
 
 _KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
-"""Programs for one shape of a product that oneDNN, and torch for it, keep; by default 1,024 each. All layers of a
-Transformer take about 50 for one shape of batch in bf16, each 0.25 MiB in each cache."""
+"""Maximum number of compiled matrix products (one per shape) in each of oneDNN's and torch's
+caches; the default of both is 1,024. A Transformer needs about 50 for one batch shape in bf16, each
+0.25 MiB in each cache.
+"""
 
 
 def bound_kernel_caches() -> None:
-    """Limits what oneDNN keeps of shapes; unless the user has, and before the first product that it computes.
+    """Limits oneDNN's caches unless the user has; must run before its first matrix product.
 
-    In training hardly two batches have one shape. What stays of each lies between the tensors of the next, so that the
-    gaps do not suffice for theirs.
+    In training hardly two batches have the same shape. What oneDNN caches for one batch fragments
+    the memory that the tensors of the next batch need.
     """
     for name, capacity in _KERNEL_CACHES.items():
         os.environ.setdefault(name, capacity)
 
 
 _threads_requested = False
-"""Whether `prepare` was last called with a number of threads."""
+"""Whether the last call of `prepare` set a number of threads."""
 
 
 def prepare(
-    device: torch.device, matmul_precision: MatmulPrecision | Literal["auto"] = "highest", threads: int | None = None
+    device: torch.device,
+    matmul_precision: MatmulPrecision | Literal["auto"] = "highest",
+    threads: int | None = None,
 ) -> None:
     """Sets the process up for work on `device`.
 
-    With a `matmul_precision` below `highest` float32 products may use tf32 or bf16 inside, on CUDA those of cuDNN's
-    recurrent layers as well. `auto` is `highest`. Without `threads` torch's number stays, as far as there are cores.
+    If `matmul_precision` is below `highest`, float32 matrix products may use tf32 or bf16
+    internally, including those of cuDNN's recurrent layers on CUDA. `auto` means `highest`. Without
+    `threads` torch's number of threads stays, up to the number of cores.
     """
     global _threads_requested
     _threads_requested = threads is not None
-    torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
+    torch.set_float32_matmul_precision(
+        "highest" if matmul_precision == "auto" else matmul_precision
+    )
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
     torch.set_num_threads(threads or _limited_by_cores(torch.get_num_threads()))
     if device.type == "cpu":
@@ -136,16 +150,18 @@ def prepare(
         # cuDNN plans its attention anew for each shape, which takes as long as several updates.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if device.index is not None:
-            torch.cuda.set_device(device)  # streams, graphs and Triton's programs are those of the current device
+            torch.cuda.set_device(
+                device
+            )  # streams, graphs and Triton's programs are those of the current device
 
 
 FEW_LINES = 16
-"""Fewer lines than this are computed by one thread: see `threads_for`."""
+"""One thread computes fewer lines than this: see `threads_for`."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Has torch compute in one thread."""
+    """Limits torch to one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -155,44 +171,55 @@ def one_thread() -> Iterator[None]:
 
 
 def threads_for(lines: int) -> AbstractContextManager[None]:
-    """Uses one thread for a few lines, else all threads. A number of threads that `prepare` was asked for stays.
+    """Uses one thread for a few lines, else all, unless `prepare` has set a number of threads.
 
-    The products of a step over a few lines are so small that two threads gain little on an idle machine. On a busy one
-    each product waits until every thread has had a core, and the step takes many times as long.
+    With a few lines, the matrix products of a step are so small that a second thread gains little
+    on an idle machine. On a busy machine each product waits until every thread has had a core, so
+    the step takes many times as long.
     """
     return one_thread() if lines < FEW_LINES and not _threads_requested else nullcontext()
 
 
 _IN_THREADS = threading.Event()
-"""Set once threads have computed side by side, or another one than the first."""
+"""Set once several threads, or a thread other than the main one, have computed."""
 
 
 def note_thread() -> None:
-    """Says that this thread computes."""
+    """Records that this thread computes."""
     if threading.current_thread() is not threading.main_thread():
         _IN_THREADS.set()
 
 
 def use_one_thread() -> None:
-    """For a thread that computes beside others."""
+    """Prepares a thread that computes in parallel with others."""
     _IN_THREADS.set()
     torch.set_num_threads(1)
 
 
 def can_fork() -> bool:
-    """Whether a fork of this process can compute, with one core; on Linux only.
+    """Returns whether a fork of this process can compute on one core (Linux only).
 
-    Not once threads have computed side by side: one of them may hold MKL's lock of memory during the fork. For this no
-    fork begins in another thread than the first, or beside threads of the program that calls nmtkit, daemons left out.
+    It cannot after threads have computed in parallel, because one of them may hold MKL's memory
+    lock during the fork. For the same reason no fork starts outside the main thread, or while the
+    program that calls nmtkit runs other threads (except daemons).
     """
     first = threading.main_thread()
-    alone = threading.current_thread() is first and all(one is first or one.daemon for one in threading.enumerate())
+    alone = threading.current_thread() is first and all(
+        one is first or one.daemon for one in threading.enumerate()
+    )
     may_have_children = not multiprocessing.current_process().daemon
-    return sys.platform.startswith("linux") and alone and may_have_children and not _IN_THREADS.is_set()
+    return (
+        sys.platform.startswith("linux")
+        and alone
+        and may_have_children
+        and not _IN_THREADS.is_set()
+    )
 
 
-def map_batches(function: Callable[[Item], None], batches: Iterable[Item], device: torch.device) -> None:
-    """Calls `function` on every batch; on a CPU on several small ones at a time, each with one core."""
+def map_batches(
+    function: Callable[[Item], None], batches: Iterable[Item], device: torch.device
+) -> None:
+    """Calls `function` on every batch; a CPU computes several small batches in parallel."""
     batches = list(batches)
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(batches) < 2:

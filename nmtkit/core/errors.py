@@ -1,22 +1,22 @@
-"""Every mistake a user can make ends in one of these: one message, with the place and the remedy, and exit code 2."""
+"""Errors for mistakes that a user can fix: one message with place and remedy, and exit code 2."""
 
 
 class NmtkitError(Exception):
-    """A fault that the user can mend. Its text names the place and the remedy; it is shown without a traceback."""
+    """An error that the user can fix. Its text names place and remedy; no traceback is shown."""
 
     exit_code = 2
 
 
 class RecipeError(NmtkitError):
-    """A recipe, or an override of one, is not valid.
+    """A recipe or an override is not valid.
 
     Args:
-        faults: each in a line of its own.
-        more: how many there are beside them.
+        faults: the errors, one per line.
+        more: number of further errors that are not listed.
     """
 
     MAX_FAULTS = 20
-    """How many faults a message shows in full."""
+    """Number of errors that a message shows in full."""
 
     def __init__(self, *faults: str, more: int = 0) -> None:
         self.faults = faults[: self.MAX_FAULTS]
@@ -30,13 +30,13 @@ class DataError(NmtkitError):
 
 
 class CheckpointError(NmtkitError):
-    """A run folder or a checkpoint is missing, incomplete or of another shape."""
+    """A run folder or a checkpoint is missing, incomplete or has another shape."""
 
 
 class TrainingError(NmtkitError):
-    """Training cannot go on: the loss is not finite, or nothing is left to train on."""
+    """Training cannot continue: the loss is not finite, or no data is left to train on."""
 
 
 def shorten(text: str, most: int = 100) -> str:
-    """The text, or its beginning where it is long: a message quotes what was given, and that may be anything."""
+    """Truncates a long text, since a message may quote arbitrary user input."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

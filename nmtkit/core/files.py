@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and checksums by which a file shows that it is as it was written."""
+"""Atomic writes, and checksums that detect damaged files."""
 
 import hashlib
 import json
@@ -13,18 +13,20 @@ from typing import Any
 from nmtkit.core.errors import DataError, NmtkitError
 
 CHECKSUM_KEY = "sum"
-"""The key of the checksum, beside the values that it covers."""
+"""The key of the checksum, next to the values that it covers."""
 
 
 def bundled_path(folder: str, name: str = "") -> Path:
-    """A file or folder that comes with nmtkit: inside the package once installed, beside it in a checkout."""
+    """Returns a file or folder shipped in the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / folder / name
-    return inside if os.path.exists(inside) else package.parent / folder / name  # false where no name is so long
+    return (
+        inside if os.path.exists(inside) else package.parent / folder / name
+    )  # false where no name is so long
 
 
 def user_cache() -> Path:
-    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; without a home directory, among the temporary files."""
+    """Returns `nmtkit` in $XDG_CACHE_HOME or ~/.cache; without a home, in the temporary folder."""
     bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
     base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
     return Path(base, "nmtkit")
@@ -32,38 +34,41 @@ def user_cache() -> Path:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turns an `OSError` in this block into an NmtkitError that names the path; that of a full disk names none."""
+    """Turns an `OSError` into an NmtkitError with the path (a full disk's error has none)."""
     try:
         yield
     except OSError as fault:
-        raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
+        raise NmtkitError(f"{path}: cannot be written: {fault.strerror or fault}") from fault
 
 
 def lock_alone(file: int, place: Path) -> None:
-    """Keeps other processes, whose bytes would be mixed in, from a place until its open file or folder is closed."""
+    """Locks a file or folder against other processes until it is closed."""
     with suppress(OSError, ImportError):  # not every file system has locks
         import fcntl  # there is none on Windows
 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"{place}: another process writes there; wait for its end, or stop it") from None
+            raise DataError(
+                f"{place}: another process is writing there; wait until it ends, or stop it"
+            ) from None
 
 
 @contextmanager
 def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iterator[Path]:
-    """A path beside a file; what the block writes there replaces the file at its end, at once or not at all.
+    """Yields a temporary path whose file atomically replaces `path` when the block ends.
 
-    The folder is made. `suffix` ends its name till then: one for each process where several may write the file at once.
-    If it is `durable`, it has reached the disk at the end, so that not even a power cut takes it back.
+    The folder is created if needed. The temporary name ends in `suffix`; processes that may write
+    the same file at once need different ones. With `durable` the file is flushed to disk, so that
+    it survives a power failure.
 
     Raises:
-        NmtkitError: a folder, a device or a pipe is there, which would be lost.
-        OSError: it cannot be written; see `write_errors`.
+        NmtkitError: the path is a folder, a device or a pipe, which would be lost.
+        OSError: the file cannot be written; see `write_errors`.
     """
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise NmtkitError(f"{path}: cannot write it: it is {what}; name a file")
+        raise NmtkitError(f"{path}: cannot be written: it is {what}; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + suffix)
     try:
@@ -81,18 +86,18 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
 
 
 def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
-    """`atomic_path` for a file that a user names, who may have another file of that name and ".new" beside it."""
+    """`atomic_path` for a file that the user names; leaves an existing NAME.new alone."""
     return atomic_path(path, f".{os.getpid()}.new")
 
 
 @contextmanager
 def new_folder(path: Path, remedy: str) -> Iterator[Path]:
-    """A folder beside a path; the end of the block moves it there, whole or not at all.
+    """Yields a temporary folder, which is moved to `path` when the block ends without an error.
 
-    At the path there may be only an empty folder; `remedy` says how the user names another one.
+    The path must not exist or be an empty folder; `remedy` explains how to name another one.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise NmtkitError(f"{path}: it exists already; {remedy}")
+        raise NmtkitError(f"{path}: already exists; {remedy}")
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
     with write_errors(path):
         beside.mkdir(parents=True)
@@ -125,26 +130,26 @@ def _force_to_disk(path: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 checksum of a file in hexadecimal digits."""
+    """Returns the SHA-256 checksum of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bytes_checksum(data: bytes) -> str:
-    """The checksum of a small file; it detects damage, not forgery."""
+    """Returns the checksum of a small file, which detects damage but not forgery."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values together with their checksum."""
+    """Returns the JSON values with their checksum."""
     return {**facts, CHECKSUM_KEY: bytes_checksum(json.dumps(facts, sort_keys=True).encode())}
 
 
 def verify_checksum(facts: Any) -> dict[str, Any]:
-    """The values without their checksum; a ValueError if it is missing or another."""
+    """Returns the values without their checksum; raises ValueError if it is missing or wrong."""
     if not isinstance(facts, dict) or CHECKSUM_KEY not in facts:
         raise ValueError("it has no checksum")
     plain = {key: value for key, value in facts.items() if key != CHECKSUM_KEY}
     if facts != with_checksum(plain):
-        raise ValueError("it is not as it was written: its checksum is another")
+        raise ValueError("it has changed since it was written: its checksum is wrong")
     return plain

@@ -1,4 +1,4 @@
-"""YAML and JSON from outside: one message with its line for every fault, and bounds on size and depth."""
+"""Reads untrusted YAML and JSON with limits on size and depth; errors name the line."""
 
 import json
 import re
@@ -13,17 +13,19 @@ from nmtkit.core.errors import DataError, RecipeError, shorten
 KeyPath = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
+"""Maximum nesting depth of groups and lists in YAML or JSON; no real file comes near it."""
 MAX_YAML_VALUES = 20_000
-"""How many keys and values a YAML text may have, those that an alias repeats counted as often."""
+"""Maximum number of keys and values in a YAML text; whatever an alias repeats counts each time."""
 MAX_YAML_BYTES = 1 << 18
-"""How long a YAML file may be."""
+"""Maximum size of a YAML file."""
 
 _LONGEST_NUMBER = 100  # digits
-_TOO_DEEP = f"groups and lists lie more than {MAX_DEPTH} deep in each other"
+_TOO_DEEP = f"groups and lists are nested more than {MAX_DEPTH} deep"
 _TAG = "tag:yaml.org,2002:"
 _TAGS = {
-    yaml.ScalarNode: {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge")},
+    yaml.ScalarNode: {
+        f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge")
+    },
     yaml.SequenceNode: {f"{_TAG}seq"},
     yaml.MappingNode: {f"{_TAG}map"},
 }
@@ -31,15 +33,16 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses a key given twice, and reads `1e-3` as the number everybody means.
+    """A YAML loader that rejects duplicate keys and reads `1e-3` as a number.
 
-    It gives a tree of bounded size. What an alias repeats is a value of its own each time, and counts as often.
+    The result is a tree of bounded size: each use of an alias is a separate value and counts as
+    one.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.lines: dict[KeyPath, int] = {}
-        """Of every key and every item of a list."""
+        """The line of every key and every list item."""
         self._count = 0
 
     def load(self) -> Any:
@@ -61,7 +64,7 @@ class _Loader(yaml.SafeLoader):
         if len(path) > MAX_DEPTH:
             raise _refusal(_TOO_DEEP, node)
         if node.tag not in _TAGS[type(node)]:
-            raise _refusal(f"{shorten(node.tag.removeprefix(_TAG))} is no kind of value here", node)
+            raise _refusal(f"{shorten(node.tag.removeprefix(_TAG))} is not a supported type", node)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
@@ -69,7 +72,10 @@ class _Loader(yaml.SafeLoader):
                 key_path = (*path, key.value)
                 self._check(key, key_path)
                 if key_path in self.lines:
-                    raise _refusal(f"key {key.value!r} is given twice, first on line {self.lines[key_path]}", key)
+                    raise _refusal(
+                        f"duplicate key {key.value!r}, first given on line {self.lines[key_path]}",
+                        key,
+                    )
                 self.lines[key_path] = key.start_mark.line + 1
                 self._check(value, key_path)
         elif isinstance(node, yaml.SequenceNode):
@@ -91,7 +97,7 @@ class _Loader(yaml.SafeLoader):
 
 def _check_scalar(node: yaml.Node) -> None:
     if odd := _NO_TEXT.search(node.value):
-        raise _refusal(f"\\u{ord(odd[0]):04x} is no character of a text", node)
+        raise _refusal(f"\\u{ord(odd[0]):04x} is not a valid character", node)
     if node.tag.endswith(":int") and len(node.value) > _LONGEST_NUMBER:
         raise _refusal(f"a number of more than {_LONGEST_NUMBER} digits", node)
 
@@ -101,10 +107,10 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def _explained(fault: yaml.YAMLError, text: str) -> tuple[str, str]:
-    """Where the fault is, as ", line N" if it is known, and what it is."""
+    """Returns where the error is, as ", line N" if known, and what it is."""
     if isinstance(fault, yaml.reader.ReaderError):
         line = text.count("\n", 0, fault.position) + 1
-        return f", line {line}", f"#x{fault.character:04x} is no character of a text"
+        return f", line {line}", f"#x{fault.character:04x} is not a valid character"
     mark = getattr(fault, "problem_mark", None)
     problem = str(getattr(fault, "problem", None) or fault)
     return f", line {mark.line + 1}" if mark else "", shorten(problem, 500)
@@ -115,11 +121,11 @@ _FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that quotes strings which the loader above would read as numbers or line breaks."""
+    """A YAML dumper that quotes strings which the loader would read as numbers or line breaks."""
 
 
 def _represent_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """YAML 1.1 folds Unicode's line breaks as it does newlines; in double quotes they are written as escapes."""
+    """Double-quotes strings with Unicode line breaks, which YAML 1.1 would fold like newlines."""
     style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
     return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 
@@ -132,7 +138,7 @@ for _side in (_Loader, _Dumper):
 
 
 def read_yaml_text(path: Path) -> str:
-    """The text of a YAML file; DataError if it cannot be read or is not UTF-8."""
+    """Returns the text of a YAML file; raises DataError if it cannot be read or is not UTF-8."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_YAML_BYTES + 1)
@@ -142,7 +148,7 @@ def read_yaml_text(path: Path) -> str:
             )
         return content.decode("utf-8")
     except OSError as fault:
-        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+        raise DataError(f"{path}: cannot be read: {fault.strerror or fault}") from fault
     except UnicodeDecodeError as fault:
         raise DataError(f"{path}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
 
@@ -151,11 +157,11 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """Reads a YAML file that holds one mapping.
 
     Returns:
-        The mapping, and the place ("FILE, line N", from 1) of every key in it by its path.
+        The mapping, and for each key's path its place ("FILE, line N", counted from 1).
 
     Raises:
         DataError: the file cannot be read.
-        RecipeError: it is not YAML, or not a mapping; the message gives the line.
+        RecipeError: the file is not YAML, or not a mapping; the message gives the line.
     """
     text = read_yaml_text(path)
     try:
@@ -172,7 +178,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
 
 
 def parse_value(text: str) -> Any:
-    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would; raises RecipeError if it is not YAML."""
+    """Parses the VALUE of `--set KEY=VALUE` as YAML; raises RecipeError if it is not valid."""
     try:
         return _Loader(text).load()
     except yaml.YAMLError as fault:
@@ -187,7 +193,7 @@ _PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """The value that a JSON text at a place outside holds; every string in it can be written as UTF-8."""
+    """Parses an untrusted JSON text; every string in the result can be encoded as UTF-8."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -195,7 +201,9 @@ def parse_json(text: str | bytes, place: str) -> Any:
         if _PERHAPS_HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as fault:
-        raise DataError(f"{place}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
+        raise DataError(
+            f"{place}: not UTF-8 text (byte {fault.start}); save it as UTF-8"
+        ) from fault
     # Half a character is no text, Python reads no number of more than 4,300 digits, and no groups that lie too deep.
     except (ValueError, RecursionError) as fault:
         raise DataError(f"{place}: not JSON: {fault}") from fault
@@ -204,11 +212,17 @@ def parse_json(text: str | bytes, place: str) -> Any:
         groups = [part for part in level if isinstance(part, (dict, list))]
         if not groups:
             return value
-        level = [part for group in groups for part in (group.values() if isinstance(group, dict) else group)]
+        level = [
+            part
+            for group in groups
+            for part in (group.values() if isinstance(group, dict) else group)
+        ]
     raise DataError(f"{place}: not JSON: {_TOO_DEEP}")
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """The mapping as YAML text, keys in their order."""
-    text: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    """Returns the mapping as YAML text with its keys in order."""
+    text: str = yaml.dump(
+        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110
+    )
     return text

@@ -1,6 +1,6 @@
-"""Bounds of settings and options; the command line needs them before it loads settings."""
+"""Limits of settings and options that the command line needs before it loads the settings."""
 
 MAX_INT = 2**53 - 1
-"""The largest whole number of any setting; up to here JSON and a float hold each one exactly."""
+"""The largest integer of any setting; JSON and floats represent integers up to here exactly."""
 MAX_THREADS = 1024
-"""The most CPU threads; no machine has more cores by far."""
+"""Maximum number of CPU threads, far above the number of cores of any machine."""

@@ -1,6 +1,6 @@
-"""Worker processes, and a map over them that keeps the order.
+"""Worker processes, and an ordered map over them.
 
-A worker ends when the process that started it does, however that happens, for its connection is closed then.
+A worker ends when its parent ends for any reason, because its connection closes.
 """
 
 import multiprocessing
@@ -24,22 +24,24 @@ from nmtkit.core.user_module import execute_again, loaded_modules
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Main: TypeAlias = Callable[[Connection], None]
-"""The program of a worker. It lets the `EOFError` pass that `recv` raises when the parent has ended."""
+"""The program of a worker; it lets the `EOFError` pass that `recv` raises once the parent ends."""
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.core import processes; processes.run_worker({file})"
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def available_cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:
-    """Bytes that programs may still take: what Linux calls available, elsewhere all that this machine has."""
+    """Returns the free memory in bytes: MemAvailable on Linux, elsewhere all memory."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            return next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+            return next(
+                1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:")
+            )
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -47,9 +49,10 @@ def free_memory() -> int:
 class WorkerProcess:
     """A process that runs a program.
 
-    With `main` it is a fork, which shares this process's memory (Linux only) and closes the connections of `siblings`.
-    Without it is a new interpreter that runs the program sent as the second message, and imports only what that needs;
-    the first are the files of the user that it executes before.
+    With `main` it is a fork, which shares this process's memory (Linux only) and closes the
+    connections of `siblings`. Without `main` it is a new interpreter. The first message to it lists
+    the user's files to execute, the second is the program to run; it imports only what that program
+    needs.
     """
 
     def __init__(self, main: Main | None = None, siblings: Sequence["WorkerProcess"] = ()) -> None:
@@ -59,14 +62,26 @@ class WorkerProcess:
             if main is not None:
                 inherited = [self.connection, *(one.connection for one in siblings)]
                 context = multiprocessing.get_context("fork")
-                self._process = context.Process(target=_run_fork, args=(main, theirs, inherited), daemon=True)
+                self._process = context.Process(
+                    target=_run_fork, args=(main, theirs, inherited), daemon=True
+                )
                 with warnings.catch_warnings():  # of forks beside threads; see `device.can_fork`
-                    warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
+                    warnings.filterwarnings(
+                        "ignore", "This process .* multi-threaded", DeprecationWarning
+                    )
                     self._process.start()
             else:
-                program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)), file=theirs.fileno())]
+                program = [
+                    sys.executable,
+                    "-c",
+                    _PROGRAM.format(path=list(map(str, sys.path)), file=theirs.fileno()),
+                ]
                 # What libraries print goes to standard error; in a session of its own Ctrl-C does not reach the worker.
-                options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}
+                options: dict[str, Any] = {
+                    "stdin": subprocess.DEVNULL,
+                    "stdout": 2,
+                    "start_new_session": True,
+                }
                 self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], **options)
         self.pid = self._process.pid
 
@@ -77,9 +92,13 @@ class WorkerProcess:
         return self._process.exitcode or 0
 
     def exit_reason(self) -> str:
-        """Why the process ended after its connection broke, such as "was ended by signal SIGKILL"."""
+        """Returns why the process ended after its connection broke, e.g. "ended with code 1"."""
         code = self._wait()
-        return f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return (
+            f"was ended by signal {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with code {code}"
+        )
 
     def end(self) -> None:
         """Kills the process."""
@@ -98,7 +117,7 @@ def _run_fork(main: Main, connection: Connection, inherited: Sequence[Connection
 
 
 def run_worker(file: int) -> None:
-    """The program of a new interpreter; `file` is the descriptor of its connection."""
+    """Runs a program in a new interpreter; `file` is the descriptor of its connection."""
     connection = Connection(file)
     execute_again(connection.recv())
     _run(connection.recv(), connection)
@@ -112,7 +131,7 @@ def _run(main: Main, connection: Connection) -> None:
 
 
 def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> list[WorkerProcess]:
-    """Starts a process for each program, all or none; `option` sets their number."""
+    """Starts one process per program, all or none; `option` sets their number."""
     started: list[WorkerProcess] = []
     # A signal that comes before a fork has its own handlers ends the parent, and the fork by its connection.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if fork else ())
@@ -125,14 +144,16 @@ def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> lis
     except OSError as fault:
         for worker in started:
             worker.end()
-        raise NmtkitError(f"no process can be started ({fault.strerror or fault}); try with {option} 1") from fault
+        raise NmtkitError(
+            f"no process can be started ({fault.strerror or fault}); try {option} 1"
+        ) from fault
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return started
 
 
 def call_each(function: Callable[[Any], Any], connection: Connection) -> None:
-    """The program of a worker that answers each item with the function's result."""
+    """Returns the program of a worker that answers each item with the function's result."""
     while True:
         item = connection.recv()
         answer: tuple[bool, Any]
@@ -146,13 +167,14 @@ def call_each(function: Callable[[Any], Any], connection: Connection) -> None:
 
 
 def call(worker: WorkerProcess, item: Any, remedy: str) -> Any:
-    """The result of an item in a worker that runs `call_each`; NmtkitError if the process was killed."""
+    """Returns an item's result from a `call_each` worker; NmtkitError if it was killed."""
     try:
         worker.connection.send(item)
         good, answer = worker.connection.recv()
     except (OSError, EOFError) as fault:
         raise NmtkitError(
-            f"a worker process {worker.exit_reason()}; most likely the memory was not enough for all of them: {remedy}"
+            f"a worker process {worker.exit_reason()}, probably because the machine ran out of "
+            f"memory: {remedy}"
         ) from fault
     if not good:
         raise answer
@@ -167,11 +189,12 @@ def ordered_map(
     alone: int,
     option: str = "--workers",
 ) -> Generator[Result, None, None]:
-    """Maps a picklable function over items, in order, by several processes where that pays.
+    """Maps a picklable function over items in order, with several processes if that is faster.
 
-    The first items, up to the size `alone` in all, are mapped in this process; then workers start, and items are read
-    ahead by a few for each. A fault of `function` or `items` is raised after the results of the items before it. To be
-    closed if it is not read to its end. `option` sets the number of processes.
+    This process maps the first items, up to a total size of `alone`. Then workers start, and a few
+    items are read ahead for each. An error of `function` or `items` is raised after the results of
+    all earlier items. Close the generator if you do not exhaust it. Errors name the `option` that
+    sets the number of processes.
     """
     coming = iter(items)
     done = 0

@@ -1,4 +1,4 @@
-"""Names for the things a recipe can choose from, and names that a package imports on first use."""
+"""Registries of what a recipe can choose from, and lazy imports of a package's names."""
 
 import difflib
 import sys
@@ -15,17 +15,19 @@ T = TypeVar("T")
 
 
 MAX_NAMES = 60
-"""The most valid names that a message lists; of more it lists the nearest."""
+"""Maximum number of valid names that a message lists in full; otherwise it lists the nearest."""
 MAX_KEYS = 20
-"""The same for the keys of a recipe."""
+"""The same limit for the keys of a recipe."""
 _NEARNESS = 0.6
 """Names that are at least this similar to an unknown name are suggested."""
 _NEAR = 5
-"""How many of more names than that."""
+"""Number of nearest names listed if there are more."""
 
 
-def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names") -> str:
-    """Says which valid name is nearest to the one given, and lists them, or the nearest of more than `most`."""
+def suggest_names(
+    given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names"
+) -> str:
+    """Suggests the nearest valid name and lists all; of more than `most`, only the nearest."""
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1, cutoff=_NEARNESS)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -33,12 +35,12 @@ def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what:
         return f"{hint}{what}: {', '.join(names)}"
     near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=_NEARNESS)
     if not near:
-        return f"none of the {len(names):,} {what} is spelled like it"
+        return f"none of the {len(names):,} {what} has a similar name"
     return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
 
 
 def suggest_registered(given: str, valid: Sequence[str]) -> str:
-    """The same for names that a user's file may register; if no valid name is similar, names the option for one."""
+    """Like `suggest_names`, and mentions `--user-module` if no valid name is similar."""
     names = suggest_names(given, valid) if valid else "none is registered"
     if names.startswith("did you mean"):
         return names
@@ -47,21 +49,21 @@ def suggest_registered(given: str, valid: Sequence[str]) -> str:
 
 @dataclass
 class Entries:
-    """What a file from outside of nmtkit has registered."""
+    """The members that a file from outside nmtkit has registered."""
 
     gives_way: bool = False
-    """Whether names that another file from outside has registered, which does not give way, are left to that file."""
+    """Whether this file's members give way to members of the same name from another user file."""
     names: set[tuple[str, str]] = field(default_factory=set)
-    """What each member is, such as "model", and its name."""
+    """The kind of each member, such as "model", and its name."""
 
 
 _entries: ContextVar[Entries | None] = ContextVar("entries", default=None)
-"""Those of the file that is executed now."""
+"""The entries of the file that is being executed."""
 
 
 @contextmanager
 def noting(entries: Entries) -> Iterator[None]:
-    """Notes in `entries` what is registered within."""
+    """Records in `entries` what is registered inside the block."""
     token = _entries.set(entries)
     try:
         yield
@@ -70,10 +72,11 @@ def noting(entries: Entries) -> Iterator[None]:
 
 
 class Registry(Generic[T]):
-    """A table from names to members, which decorators enter where the members are defined.
+    """A table from names to members, which decorators fill where the members are defined.
 
-    Messages call the members `what`: "model", "tokenizer". `modules` names the module that registers each member of the
-    package; it is imported when the member is first asked for. Members from outside are registered by their decorators.
+    `what` is the members' noun in messages: "model", "tokenizer". `modules` maps each member of the
+    package to the module that registers it, which is imported on first use. Members from outside
+    are registered by their decorators.
     """
 
     def __init__(self, what: str, modules: Mapping[str, str] | None = None) -> None:
@@ -83,12 +86,17 @@ class Registry(Generic[T]):
         self._outside: dict[str, Entries] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Returns a decorator that enters its argument under `name`; a name can be taken once."""
+        """Returns a decorator that registers its argument under `name`; each name is unique."""
 
         def enter(member: T) -> T:
             entries = _entries.get()
             before = self._outside.get(name)
-            if entries is not None and entries.gives_way and before is not None and not before.gives_way:
+            if (
+                entries is not None
+                and entries.gives_way
+                and before is not None
+                and not before.gives_way
+            ):
                 return member
             # While the module that registers a member is imported, `sys.modules` has it.
             is_reserved = name in self._modules and self._modules[name] not in sys.modules
@@ -103,7 +111,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """The member of that name; raises RecipeError if there is none."""
+        """Returns the member of this name; raises RecipeError if there is none."""
         if name not in self:
             raise RecipeError(f"unknown {self.what} {name!r}: {suggest_names(name, self)}")
         if name not in self._members:
@@ -114,19 +122,19 @@ class Registry(Generic[T]):
         return name in self._members or name in self._modules
 
     def __iter__(self) -> Iterator[str]:
-        """All names: those of the package in the order of `modules`, then others in the order of registration."""
+        """Returns all names: the package's in the order of `modules`, then others as registered."""
         return iter(dict.fromkeys([*self._modules, *self._members]))
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Returns all names, sorted."""
         return sorted(self)
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Returns the `__getattr__` of a package whose public names are imported on first use.
 
-    `modules` names the module of each public name, relative to the package. So a package can offer names that need
-    torch and still be imported by `nmtkit --help`, which does not.
+    `modules` maps each public name to its module, relative to the package. A package can thus offer
+    names that need torch and still be imported by `nmtkit --help`, which does not.
     """
 
     def import_name(name: str) -> Any:

@@ -11,7 +11,7 @@ from tests.support.command_cases import refusals, words_of
 from tests.support.commands import WORDS, Command, as_text, contents, refused, sentence_pairs
 
 TEXT = "--source train.src --target train.tgt"
-LEAVE_OUT = "leave FILE and the options --format"
+LEAVE_OUT = "leave out FILE, --format"
 
 MISTAKES = {
     "train tiny.yaml --run run": {
@@ -56,10 +56,10 @@ MISTAKES = {
         "demmo": "the nearest are demo, ",
         "train.src train.tgt valid.src": "3 files",
         "train.src train.tgt --valid": "'--valid' requires an argument",
-        "train.src train.tgt --set data.max_length=5": "--set and --run go with a recipe",
+        "train.src train.tgt --set data.max_length=5": "--set and --run apply to a recipe",
         "train.src train.tgt --fix .": "is not overwritten",
         "train.src train.tgt --html no/such/folder.html": "no/such/folder.html",
-        "tiny.yaml --valid valid.src valid.tgt": "a recipe names its own",
+        "tiny.yaml --valid valid.src valid.tgt": "for a recipe, set its keys",
         "tiny.yaml --set data.train.src=gone": "gone",
     },
     "fetch": {
@@ -82,7 +82,7 @@ MISTAKES = {
     "average -m RUN": {
         "--model RUN": "only one is allowed here",
         "--recent 9": "3 were kept",
-        ".": "a run is named with -m",
+        ".": "name a run with -m",
     },
     "translate": {"": "no finished run", "-m nothing": "no such folder", "-m .": "no recipe.yaml"},
     "translate -m RUN": {
@@ -95,7 +95,7 @@ MISTAKES = {
         "t.src short -o t.src": "-o would overwrite a file",
         "short t.src -o link": "-o would overwrite a file",
         "short -o ./short": "-o would overwrite a file",
-        "t.src --split-sentences --samples 2": "give --samples 1 without --n-best",
+        "t.src --split-sentences --samples 2": "use --samples 1 without --n-best",
         "t.src --dictionary t.tgt": "--dictionary is for --replace-unknown",
         "--interactive --json": LEAVE_OUT,
         "--interactive --prefix": LEAVE_OUT,
@@ -148,7 +148,7 @@ MISTAKES = {
         "-o t.tgt": "-o would overwrite a file",
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
         "--soft a.npz --shortlist a.npz": "--shortlist would overwrite a file",
-        "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
+        "--threshold 0.2 --symmetrize union": "conflicts with --symmetrize",
         "--reverse-model nowhere": "nowhere",
         "--shortlist short/list": "cannot be written",
         "--search beam_size=3": "--search beam_size is for a search, and align makes",
@@ -158,14 +158,14 @@ MISTAKES = {
         "--source a --target b -o new.json --soft ./new.json": "-o would overwrite a file",
         "-m RUN --source one.json --target t.tgt --soft one.json": "--soft would overwrite a file",
     },
-    "evaluate": {"--source - --ref -": "only one of the files can be it"},
+    "evaluate": {"--source - --ref -": "can be read only once; use it for one file"},
     "evaluate RUN": {
         "": "give --source FILE and --ref FILE, or --test-set NAME alone",
         "--source t.src": "give --source FILE and --ref FILE",
         "--test-set wmt14/en-de --ref t.tgt": "or --test-set NAME alone",
         "--source t.src --ref short": "t.src has 12 lines, ",
         "--source t.src --ref t.tgt -o t.tgt": "-o would overwrite a file",
-        "--source t.src --ref t.tgt -m other": "RUN and -m name the same thing",
+        "--source t.src --ref t.tgt -m other": "RUN and -m both name the run",
         "--test-set wmt14/en-dx": "wmt14 has no language pair 'en-dx': did you mean 'en-de'?",
         "--test-set wtm14/en-de": "unknown test set 'wtm14/en-de'",
         "--test-set wmt14": "a name is a set and a language pair, such as wmt14/en-de: did you mean 'wmt14'?",
@@ -176,8 +176,8 @@ MISTAKES = {
         "ba --steps none": "--steps",
         "''": "no letters",
         "< empty": "is empty",
-        "ba --json --steps 2": "--steps is for the terminal",
-        "ba -o a.html --steps 2": "--steps is for the terminal",
+        "ba --json --steps 2": "--steps applies only to the terminal",
+        "ba -o a.html --steps 2": "--steps applies only to the terminal",
     },
     "plot-attention": {
         # Before a model is looked for: there is none here.
@@ -185,8 +185,8 @@ MISTAKES = {
         "--what grid ba": "name it with -o FILE",
         "--what positions -o a.png ba": "leave SOURCE out",
         "--what positions": "name it with -o FILE",
-        "--what layers --head 2 -o a.html ba": "this draws all of them",
-        "--style size=3 ba": "--style is of a figure: give -o FILE",
+        "--what layers --head 2 -o a.html ba": "--what layers draws them all",
+        "--style size=3 ba": "--style applies only to a figure: add -o FILE",
         "--style size=wide ba": "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches",
         "--style font_size=2 ba": "'2': give a size from 3 to 72 points",
         "--style colour=red ba": "'colour=red': expected KEY=VALUE, where KEY is one of size, font, font_size, colours",
@@ -199,15 +199,15 @@ MISTAKES = {
         "-m RUN 'ba ce' ' '": "target line 1 is empty",
         "-m RUN < half": "standard input, line 2",
         "-m RUN caf\udce9": "argument 4 is not UTF-8",
-        "-m HEADS ba --subwords --what layers -o a.html": "--subwords is for heat-maps of words",
+        "-m HEADS ba --subwords --what layers -o a.html": "--subwords does not apply to --what layers",
     },
     "watch": {"": "RUN", "nothing": "not the folder of a run: there is no such folder"},
     "plot-training": {
         "": "RUN",
         "nothing": "not the folder of a run: there is no such folder",
         "RUN -o a.gif": "'.gif' is not a picture format",
-        "RUN --title ''": "--title and --style are of a figure",
-        "RUN --style size=3 --what report -o a.html": "--title and --style are of a figure",
+        "RUN --title ''": "--title and --style apply only to a figure",
+        "RUN --style size=3 --what report -o a.html": "--title and --style apply only to a figure",
     },
     "score": {
         "t.src": "Missing option '--ref'",
@@ -221,19 +221,19 @@ MISTAKES = {
         "t.src --ref broken.gz": "broken.gz: broken gzip file",
         "t.src --ref none": "none: cannot read it: No such file or directory",
         "t.src --ref t.tgt --by-length --source short": "different line counts: t.src has 12 lines, short has 1",
-        "t.src --ref t.tgt --source t.src": "--source is only read with --by-length",
+        "t.src --ref t.tgt --source t.src": "--source is only used with --by-length",
         "t.src --ref t.tgt --metrics blue": "unknown metric 'blue': did you mean 'bleu'",
-        "t.src --ref t.tgt --paired-ar": "--paired-ar compares several HYPs",
-        "t.src t.src --ref t.tgt --paired-ar --paired-bs": "leave the other option out",
-        "t.src --ref t.tgt --n-samples 9": "--n-samples are draws of a test, and none is made: give --paired-bs",
+        "t.src --ref t.tgt --paired-ar": "--paired-ar requires several HYPs",
+        "t.src t.src --ref t.tgt --paired-ar --paired-bs": "leave --paired-bs or",
+        "t.src --ref t.tgt --n-samples 9": "--n-samples requires a significance test: add --paired-bs",
         "t.src --ref t.tgt --plot a.svg": "--plot draws --by-length",
         "t.src --ref t.tgt --by-length --plot a.gif": "not a picture format",
-        "- --ref -": "only one of the files can be it",
+        "- --ref -": "can be read only once; use it for one file",
         "t.src --ref t.tgt --format csv --json": "--json conflicts with --format csv",
         "t.src --ref t.tgt --format latex --by-length": "--format latex has no table by length",
-        "t.src --ref t.tgt --known-by RUN": "give it with --source",
+        "t.src --ref t.tgt --known-by RUN": "add --source SRC",
     },
-    "score-summaries": {"- --ref b --source -": "only one of the files can be it"},
+    "score-summaries": {"- --ref b --source -": "can be read only once; use it for one file"},
     "score-summaries t.src": {
         "--ref short": "different line counts: t.src has 12 lines, short has 1",
         "--ref t.tgt --source short": "different line counts: t.src has 12 lines, short has 1",
@@ -254,7 +254,7 @@ MISTAKES = {
         "empty --ref gold": "empty: no lines",
         "no.links --ref no.links": "not defined: no link is predicted and no gold link is sure",
         "links --ref long.naacl": "long.naacl has a sentence pair 4, but links ends with pair 3",
-        "- --ref -": "only one of the files can be it",
+        "- --ref -": "can be read only once; use it for one file",
     },
 }
 

@@ -108,7 +108,7 @@ def test_a_process_that_is_killed_is_one_clear_message() -> None:
     next(results), next(results)
     for number in children() - before:
         os.kill(number, signal.SIGKILL)
-    with pytest.raises(NmtkitError, match=r"was ended by signal SIGKILL; .*--workers N"):
+    with pytest.raises(NmtkitError, match=r"was ended by signal SIGKILL, .*--workers N"):
         list(results)
     assert children() == before
 

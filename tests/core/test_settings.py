@@ -82,7 +82,7 @@ def test_values_are_what_everybody_means(text: str, value: object) -> None:
 
 
 def test_files_that_are_missing_not_text_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing\.yaml: cannot read it"):
+    with pytest.raises(DataError, match=r"nothing\.yaml: cannot be read"):
         load_yaml(tmp_path / "nothing.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: gr\xfc\xdfe\n")
     with pytest.raises(DataError, match=r"latin\.yaml: not UTF-8"):
