@@ -177,9 +177,8 @@ class BeamSearch:
         constraints = state.constraints
         position = state.cache.position  # (B,)
         n_written = sentences.tokens_after_prompt(position, maximum=len(state.divisors) - 1)  # (B,)
-        divisor = state.divisors.index_select(0, n_written)[
-            :, None
-        ]  # (B,1): for one token more than `n_written`
+        # For one token more than `n_written`.
+        divisor = state.divisors.index_select(0, n_written)[:, None]  # (B,1)
 
         # 1. The model reads the last token of each hypothesis.
         output, model_state = self.model.advance(
@@ -199,12 +198,8 @@ class BeamSearch:
 
         # 3. The scores of all continuations under the rules, and the scores that guide the choice among them.
         is_guided_by_coverage = self._is_guided_by_coverage()
-        has_repetition_penalty = sentences.repetition_penalties is not None
-        is_guided = (
-            is_guided_by_coverage
-            or has_repetition_penalty
-            or sentences.diversity_penalties is not None
-        )
+        guiding_penalties = (sentences.repetition_penalties, sentences.diversity_penalties)
+        is_guided = is_guided_by_coverage or any(values is not None for values in guiding_penalties)
         needs_log_probs = is_guided or not self._may_skip_softmax(sentences)
         continuations = self._score_continuations(state, output, needs_log_probs)
         parent_scores = sentences.scores  # (B,W)
@@ -242,15 +237,10 @@ class BeamSearch:
 
         # 6. Ranking scores: log-probability over length penalty, plus coverage penalty. The bound in
         #    `_end_sentences` and `ranking_score` in `nmtkit.decoding.hypotheses` use the same formula.
-        ranking = candidates.scores  # (B,C)
-        repetition_penalties = None  # (B,K): of the survivors
-        if sentences.repetition_penalties is not None:
-            assert token_penalties is not None
-            parent_penalties = sentences.repetition_penalties.gather(1, candidates.parents)  # (B,C)
-            candidate_penalties = parent_penalties + token_penalties  # (B,C)
-            ranking = ranking + candidate_penalties
-            repetition_penalties = candidate_penalties.gather(1, candidates.survivors)
-        ranking = ranking / divisor
+        penalized, repetition_penalties = self._add_repetition_penalties(
+            sentences, candidates, token_penalties
+        )  # (B,C), (B,K)
+        ranking = penalized / divisor  # (B,C)
         if coverage_scores is not None:
             ranking = ranking + coverage_scores.gather(1, candidates.parents)
         if constraints is not None:
@@ -342,6 +332,21 @@ class BeamSearch:
         if token_penalties is not None:
             token_penalties = token_penalties.masked_fill(is_last, 0.0)  # (B,C)
         return end_at_limit(is_last, candidates, scores), token_penalties
+
+    def _add_repetition_penalties(
+        self, sentences: SentenceState, candidates: Candidates, token_penalties: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Adds the repetition penalties of all words of each candidate to its score.
+
+        Returns:
+            The sums `(B,C)`, and the penalties of the survivors `(B,K)`; None without such penalties.
+        """
+        if sentences.repetition_penalties is None:
+            return candidates.scores, None
+        assert token_penalties is not None
+        parent_penalties = sentences.repetition_penalties.gather(1, candidates.parents)  # (B,C)
+        penalties = parent_penalties + token_penalties  # (B,C)
+        return candidates.scores + penalties, penalties.gather(1, candidates.survivors)
 
     def _is_guided_by_coverage(self) -> bool:
         """Whether the coverage penalty guides the choice of candidates, in addition to their log-probabilities."""
@@ -560,10 +565,7 @@ class BeamSearch:
         batch = batch.to(device).mapped(torch.clone)
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
-        constraints = batch.terms
-        assert constraints is None or isinstance(constraints, Constraints)
-        if constraints is not None:
-            config.reject_constraints()
+        constraints = self._checked_constraints(batch)
         custom_rule = self._begin_custom_rule(batch)
         host_prompt_lengths = None  # (B,)
         if host_batch.prompt is not None:
@@ -581,12 +583,10 @@ class BeamSearch:
         if prompt is None:
             prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)
         prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
-        word_starts = None  # (V,)
         has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
+        word_starts = None  # (V,)
         if constraints is not None or has_new_word:
-            assert self.token_classes.word_starts is not None, (
-                "which tokens begin a word must be known"
-            )
+            assert self.token_classes.word_starts is not None, "word starts must be known"
             word_starts = self.token_classes.word_starts()
         rules = self._begin_rules(
             host_batch,
@@ -602,9 +602,8 @@ class BeamSearch:
         beam_size = 1 if prompt.shape[1] else config.n_hypotheses
         cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
         if host_prompt_lengths is not None and prompt.shape[1]:
-            shifted_prompt = pad(
-                prompt, (1, -1), value=BOS
-            )  # (B,P): the last token is read by the first step
+            # The last token is read by the first step.
+            shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
             _, model_state = model.prefill(
                 shifted_prompt, model_state, memory, cache, host_prompt_lengths
             )
@@ -614,6 +613,7 @@ class BeamSearch:
         model_dtype = next(model.parameters(), torch.empty(0)).dtype
         dtype = torch.promote_types(model_dtype, torch.float32)
         scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)  # (B,1)
+        zeros = torch.zeros_like(scores)  # (B,1)
         sentences = SentenceState(
             number=torch.arange(batch.size, device=device),
             memory=memory,
@@ -628,27 +628,31 @@ class BeamSearch:
             prefix=_prefix_after_prompt(batch.prefix, prompt, prompt_lengths),
             constraints=constraints,
             shortlist_mask=shortlist_mask,
-            repetition_penalties=torch.zeros_like(scores)
-            if config.repetition_penalty > 1
-            else None,
-            diversity_penalties=torch.zeros_like(scores) if config.n_groups > 1 else None,
+            repetition_penalties=zeros if config.repetition_penalty > 1 else None,
+            diversity_penalties=zeros.clone() if config.n_groups > 1 else None,
         )
         progress = None
         if constraints is not None and word_starts is not None:
             progress = ConstrainedBeam.begin(constraints, word_starts).progress
         reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
-        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(
-            dtype
-        )  # (longest,)
+        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(dtype)
         return SearchState(
             sentences=sentences,
             hypotheses=HypothesisState(model=model_state, history=history, progress=progress),
             cache=cache,
-            divisors=send(divisors, device),
+            divisors=send(divisors, device),  # (longest,)
             limits=limits.tolist(),
             word_starts=word_starts,
         )
+
+    def _checked_constraints(self, batch: Batch) -> Constraints | None:
+        """Returns the required terms of a batch; raises a RecipeError if this search cannot meet any."""
+        constraints = batch.terms
+        assert constraints is None or isinstance(constraints, Constraints)
+        if constraints is not None:
+            self.config.reject_constraints()
+        return constraints
 
     def _begin_custom_rule(self, batch: Batch) -> Rule | None:
         """The rule that `search.rule` names, for the sentences of a batch."""
@@ -772,9 +776,8 @@ def diverse_candidates(
     # hypotheses that a group continues: 1 in the first step
     group_width = max(1, width // n_groups)
     lowered = log_probs.view(n_sentences, width, -1).clone()  # (B,W,X)
-    used_words = scores.new_zeros(
-        n_sentences, 0, dtype=torch.long
-    )  # (B,*): words of the groups so far
+    # Words of the groups so far.
+    used_words = scores.new_zeros(n_sentences, 0, dtype=torch.long)  # (B,*)
     parts: list[Candidates] = []
     penalties: list[Tensor] = []
     for group in range(n_groups):

@@ -147,9 +147,8 @@ class ConstrainedBeam:
         width = len(self.progress.met) // len(ranking)
         rows = _rows(parents, width)  # (B,C)
         progress = self.advance(rows, tokens)  # (B,C,...)
-        is_end = (
-            tokens == EOS
-        )  # (B,C): allowed only where all constraints are met, or where nothing else is left
+        # Allowed only where all constraints are met, or where nothing else is left.
+        is_end = tokens == EOS  # (B,C)
         is_met = self._all_met(progress) | is_end  # (B,C)
         is_possible = scores > -INFINITY  # (B,C)
         any_is_met = (is_met & is_possible).any(1, keepdim=True)  # (B,1)
@@ -322,9 +321,8 @@ class ConstrainedBeam:
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
-        met_before = pad(met, (1, 0), value=True)[
-            ..., :-1
-        ]  # (B,M,U): whether the constraint before is met
+        # Whether the constraint before is met.
+        met_before = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U)
         all_before_are_met = met_before.long().cumprod(-1).bool()  # (B,M,U)
         return all_before_are_met | ~self.constraints.in_order[:, None, None]
 

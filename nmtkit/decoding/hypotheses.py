@@ -161,14 +161,12 @@ class _StepArrays:
         first.
         """
         span_entries = []
-        rows = np.array(
-            [sentence.slot for sentence in self._sentences]
-        )  # (B,): in the present span
+        # In the present span.
+        rows = np.array([sentence.slot for sentence in self._sentences])  # (B,)
         for span in reversed(spans):
             if span.results:
-                batch_steps = np.arange(
-                    span.start, span.start + len(span.results)
-                )  # (R,): of R results
+                # Of R results.
+                batch_steps = np.arange(span.start, span.start + len(span.results))  # (R,)
                 sentence_steps = batch_steps[:, None] - starts + 1  # (R,B)
                 is_read = (sentence_steps > 0) & (sentence_steps < self.counts)  # (R,B)
                 result_numbers, sentences = np.nonzero(is_read)  # (M,)
@@ -244,9 +242,8 @@ class _StepArrays:
         survivors = self.survivors[last_step, sentence[:, 0]]  # (B,K)
         last_step = last_step[:, None]  # (B,1)
         has_reached_limit = (limits <= self.counts)[:, None]  # (B,1)
-        has_ended = self.ended[
-            last_step, sentence, survivors
-        ]  # (B,K): a sample may end in this step
+        # A sample may end in this step.
+        has_ended = self.ended[last_step, sentence, survivors]  # (B,K)
         is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
             # Among the 2K candidates of a beam, or a group, the second half is only a reserve for those that end.
@@ -291,9 +288,8 @@ class _StepArrays:
         log_probs = np.zeros(shape, self.scores.dtype)  # (B,2n,T)
         tokens = np.zeros(shape, np.int64)  # (B,2n,T)
         parents = np.zeros(shape, np.int64)  # (B,2n,T)
-        beam_place = np.zeros(
-            (n_sentences, n_ranked), np.int64
-        )  # (B,2n): of each hypothesis after the step
+        # Of each hypothesis after the step.
+        beam_place = np.zeros((n_sentences, n_ranked), np.int64)  # (B,2n)
         for step in reversed(range(n_steps)):
             is_last = step == ranked.steps  # (B,2n)
             survivor = self.survivors[step, sentence, beam_place]  # (B,2n)

@@ -147,9 +147,8 @@ class RelativePositions(nn.Module):
         growth = torch.log(clamped / exact) / math.log(max_distance / exact)
         shared = exact + (growth * (per_direction - exact)).long()
         shared = shared.clamp(max=per_direction - 1)
-        before = torch.where(
-            distances < exact, distances, shared
-        )  # (max_distance + 1,): distances 0, -1, -2, ...
+        # Distances 0, -1, -2, ...
+        before = torch.where(distances < exact, distances, shared)  # (max_distance + 1,)
         if bidirectional:
             after = before[1:] + per_direction  # (max_distance,): distances 1, 2, 3, ...
         else:

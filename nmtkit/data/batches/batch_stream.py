@@ -88,9 +88,8 @@ def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) ->
     while start < len(widths):
         # A batch is at least as wide as its first sentence, so it cannot have more than `max_rows` rows.
         max_rows = max(1, budget // int(widths[start]))
-        columns = np.maximum.accumulate(
-            widths[start : start + max_rows]
-        )  # (m,): width of the first 1, 2, ... rows
+        # Width of the first 1, 2, ... rows.
+        columns = np.maximum.accumulate(widths[start : start + max_rows])  # (m,)
         cells = columns * np.arange(1, len(columns) + 1)  # (m,), ascending
         size = max(1, int(np.count_nonzero(cells <= budget)))
         if max_size is not None:

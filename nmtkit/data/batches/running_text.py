@@ -33,6 +33,7 @@ class RunningText:
     before it, the first from BOS. Every position is in exactly one block.
     """
 
+    # A block ends where the next one begins.
     def __init__(
         self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig
     ) -> None:
@@ -40,9 +41,8 @@ class RunningText:
         assert block_tokens is not None
         self._read_document = read
         self._config = config
-        self._ends = np.cumsum(
-            lengths + 1, dtype=np.int64
-        )  # (documents,): the position after each EOS
+        # The position after each EOS.
+        self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,)
         # A stretch is cut into blocks by itself: the whole text, or a document.
         stretch_ends = self._ends
         if config.across_documents:
@@ -56,9 +56,7 @@ class RunningText:
         begins = (
             np.repeat(stretch_ends - sizes, n_blocks) + number_in_stretch * block_tokens
         )  # (blocks,)
-        self._bounds = np.append(
-            begins, stretch_ends[-1]
-        )  # (blocks + 1,): a block ends where the next one begins
+        self._bounds = np.append(begins, stretch_ends[-1])  # (blocks + 1,)
 
     def __len__(self) -> int:
         """Returns the number of blocks."""
@@ -89,9 +87,8 @@ class RunningText:
         begins = self._bounds[blocks]  # (B,)
         widths = self.widths(blocks)  # (B,)
         ends = begins + widths  # (B,)
-        first_documents = np.searchsorted(
-            self._ends, begins, side="right"
-        )  # (B,): the document a block begins in
+        # The document a block begins in.
+        first_documents = np.searchsorted(self._ends, begins, side="right")  # (B,)
         inputs = []
         targets = []
         for begin, end, document in zip(

@@ -162,9 +162,8 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     """
     weights = attention.to(at_least_float32(attention))  # (B, T, S)
     earlier_sums = weights[:, :-1].cumsum(1)  # (B, T-1, S)
-    coverage = pad(
-        earlier_sums, (0, 0, 1, 0)
-    )  # (B, T, S): nothing is covered before the first step
+    # Nothing is covered before the first step.
+    coverage = pad(earlier_sums, (0, 0, 1, 0))  # (B, T, S)
     losses = torch.minimum(weights, coverage).sum(-1)  # (B, T)
     return (losses * mask).sum()
 

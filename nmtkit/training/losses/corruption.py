@@ -288,9 +288,8 @@ def infill(
     is_span = choose(is_slot, n_spans, generator)  # (B, slots)
     span = is_span.cumsum(1) - 1  # (B, slots): number of the span
     span = span.clamp(0, max_spans - 1)  # slots before the first span have any number
-    slot_lengths = torch.where(
-        is_span, span_lengths.gather(1, span), 1
-    )  # (B, slots): in tokens of the text
+    # In tokens of the text.
+    slot_lengths = torch.where(is_span, span_lengths.gather(1, span), 1)  # (B, slots)
     last_position = slot_lengths.cumsum(1) - 1  # (B, slots): of the slot's last token in the text
     last_position = last_position.clamp(0, ids.shape[1] - 1)
     last_token = ids.gather(1, last_position)  # (B, slots)

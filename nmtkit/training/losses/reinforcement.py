@@ -97,9 +97,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     n_summaries = samples + 1
     while not reserve_positions(model, limit):
         limit -= 1
-    articles = torch.arange(
-        n_articles, device=device
-    )  # (B,): rows of `ids` that are still being written
+    # Rows of `ids` that are still being written.
+    articles = torch.arange(n_articles, device=device)  # (B,)
     summaries = torch.arange(n_summaries, device=device)  # (K,)
     # Row b * K + k of the state is summary k of article b.
     state = model.start(memory).select(articles.repeat_interleave(n_summaries))
@@ -214,9 +213,8 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
     ngram_in_reference = same_in_reference
     matches = torch.zeros_like(lengths)  # (R,)
     for n in range(1, 5):
-        n_earlier = ngram_in_text.tril(-1).sum(
-            2
-        )  # (R, T-n+1): equal n-grams before this one in the text
+        # Equal n-grams before this one in the text.
+        n_earlier = ngram_in_text.tril(-1).sum(2)  # (R, T-n+1)
         n_in_reference = ngram_in_reference.sum(2)  # (R, T-n+1)
         is_match = n_earlier < n_in_reference  # (R, T-n+1)
         matches = matches + is_match.sum(1)
