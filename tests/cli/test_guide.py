@@ -156,8 +156,8 @@ OTHERS = ("hf ", "make ", "python ", "pip ", "tensorboard ", "python3 ", "comet/
 """How commands of other programs begin that are not parsed here."""
 NOT_RUN = (*OTHERS, *(begin for begins in PARSED.values() for begin in begins))
 RUN_ELSEWHERE = {
-    '"""The mean of the source\'s words, and the word before."""': "tests/strangers trains it",
-    '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
+    '"""A bag-of-words translation model: the mean of the source embeddings."""': "tests/strangers trains it",
+    '"""Text classification by mean word vectors (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     'text = translator.translate("The dog runs.", terms={"dog": "Rüde"})': "test_long_texts.py does it",
     '"""Uploads the log of runs/mine to Weights & Biases."""': "wandb is not among what the tests install",
     '"""Trains mine.yaml and logs it to Weights & Biases."""': "the same",

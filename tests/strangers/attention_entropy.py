@@ -1,4 +1,4 @@
-"""Mean entropy of the attention, in nats: minimizing it makes attention sharper."""
+"""Mean entropy of the attention, in nats. Minimizing it makes the attention sharper."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Attention by distance."""
+"""An attention score: the negative Euclidean distance between query and key."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""
+"""Text classification by mean word vectors (Joulin et al. 2017, equation 1)."""
 
 from typing import Literal
 

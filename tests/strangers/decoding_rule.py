@@ -1,4 +1,4 @@
-"""Quotations are closed: no text ends within one."""
+"""A decoding rule that closes quotations before the text ends."""
 
 from dataclasses import dataclass
 
@@ -20,22 +20,17 @@ class ClosedQuotes(Rule):
 
     @classmethod
     def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> "ClosedQuotes":
-        return cls(
-            torch.tensor(
-                ['"' in token for token in tokenizers.tgt.vocabulary.tokens], device=device
-            )
-        )
+        is_quote = ['"' in token for token in tokenizers.tgt.vocabulary.tokens]
+        return cls(torch.tensor(is_quote, device=device))
 
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         assert live.history is not None
-        copied = log_probs.shape[1] - len(self.is_quote)
-        is_quote = pad(
-            self.is_quote, (0, copied + 1)
-        )  # (X+1,): the last entry is for what is no token
+        n_copied = log_probs.shape[1] - len(self.is_quote)
+        # The last entry is for -1, which fills a history after its last token.
+        is_quote = pad(self.is_quote, (0, n_copied + 1))  # (X+1,)
         is_open = is_quote[live.history].sum(1) % 2 == 1  # (N,)
-        is_late = (
-            live.tokens_left[:, None] < 3
-        )  # (N,1): no room to open a quotation, to close it and to end
+        # Too late to open a quotation, close it and end the text.
+        is_late = live.tokens_left[:, None] < 3  # (N,1)
         is_forbidden = is_late & (is_quote[:-1] != is_open[:, None])  # (N,X)
         is_forbidden[:, EOS] |= is_open
         return log_probs.masked_fill(is_forbidden, -torch.inf)

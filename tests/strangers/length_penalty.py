@@ -1,4 +1,4 @@
-"""A length penalty that stops growing: a text gains nothing by more than 30 tokens."""
+"""A length penalty that stops growing at 30 tokens."""
 
 from torch import Tensor
 
