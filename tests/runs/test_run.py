@@ -61,7 +61,7 @@ def test_a_trained_run_is_opened_without_its_recipe(
     (copy / "inference.json").unlink()
     other = open_as_translate(copy)
     assert reads == {"copy": 1}
-    for name in ("config", "name", "articles", "max_source_tokens", "model.config"):
+    for name in ("config", "name", "reads_articles", "max_source_tokens", "model.config"):
         assert operator.attrgetter(name)(one) == operator.attrgetter(name)(other)
     assert one.translate(["ba zu fo"]) == other.translate(["ba zu fo"])
 
