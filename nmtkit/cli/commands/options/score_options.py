@@ -116,87 +116,92 @@ def scoring(summaries: bool) -> Decorator:
 
     `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
     """
-    return together(
-        cloup.option_group(
-            "Metrics",
-            click.option(
-                *_METRICS,
-                metavar="LIST",
-                multiple=True,
-                default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
-                show_default=True,
-                help=f"{', '.join(METRICS)}, rouge (all four); with an extra package {', '.join(EXTRA_METRICS)}. "
-                "Scores are printed in the order of LIST.",
-            ),
-            tokenize_option("13a", "-tok", hidden=summaries),
-            click.option(
-                "-lc",
-                "--lowercase",
-                is_flag=True,
-                help="Ignore case in terms, BLEU, chrF and CIDEr-D. ROUGE always does."
-                if summaries
-                else "Ignore case in BLEU, chrF and CIDEr-D (sacrebleu: -lc --chrf-lowercase). TER always does.",
-            ),
-            click.option(
-                "-w",
-                "--width",
-                type=Number(0, 9),
-                default=2,
-                show_default=True,
-                help="Digits after the decimal point.",
-            ),
-            click.option(
-                "--stem/--no-stem",
-                default=True,
-                show_default=True,
-                hidden=not summaries,
-                help="ROUGE compares English Porter stems.",
-            ),
-            click.option(
-                "--words",
-                type=click.Choice(["auto", "a-z0-9", "unicode"]),
-                default="auto",
-                show_default=True,
-                hidden=not summaries,
-                help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each letter of "
-                "Chinese or Thai as one word; auto: unicode if most letters of the references are not Latin.",
-            ),
-            click.option(
-                "--sentences",
-                type=click.Choice(SENTENCE_RULES),
-                default="auto",
-                show_default=True,
-                hidden=not summaries,
-                help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at line "
-                "ends; punctuation: after . ! ?; auto: the first of these that applies to a text.",
-            ),
+    return together(_metric_options(summaries), _significance_options(summaries))
+
+
+def _metric_options(summaries: bool) -> Decorator:
+    return cloup.option_group(
+        "Metrics",
+        click.option(
+            *_METRICS,
+            metavar="LIST",
+            multiple=True,
+            default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
+            show_default=True,
+            help=f"{', '.join(METRICS)}, rouge (all four); with an extra package {', '.join(EXTRA_METRICS)}. "
+            "Scores are printed in the order of LIST.",
         ),
-        cloup.option_group(
-            "Significance",
-            click.option(
-                "--paired-bs/--no-significance",
-                "--significance",
-                "significance",
-                default=None,
-                help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
-                + ("." if summaries else " with several HYPs."),
-            ),
-            click.option(
-                "--paired-ar",
-                is_flag=True,
-                help="Paired approximate randomization instead; no intervals.",
-            ),
-            click.option(
-                "--n-samples",
-                type=Number(1, MAX_SAMPLES),
-                help="Number of samples for the test. Default: 1,000 for the bootstrap, 10,000 for randomization.",
-            ),
-            click.option(
-                "--seed",
-                type=Number(1),
-                default=12345,
-                show_default=True,
-                help="Random seed of the test.",
-            ),
+        tokenize_option("13a", "-tok", hidden=summaries),
+        click.option(
+            "-lc",
+            "--lowercase",
+            is_flag=True,
+            help="Ignore case in terms, BLEU, chrF and CIDEr-D. ROUGE always does."
+            if summaries
+            else "Ignore case in BLEU, chrF and CIDEr-D (sacrebleu: -lc --chrf-lowercase). TER always does.",
+        ),
+        click.option(
+            "-w",
+            "--width",
+            type=Number(0, 9),
+            default=2,
+            show_default=True,
+            help="Digits after the decimal point.",
+        ),
+        click.option(
+            "--stem/--no-stem",
+            default=True,
+            show_default=True,
+            hidden=not summaries,
+            help="ROUGE compares English Porter stems.",
+        ),
+        click.option(
+            "--words",
+            type=click.Choice(["auto", "a-z0-9", "unicode"]),
+            default="auto",
+            show_default=True,
+            hidden=not summaries,
+            help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each letter of "
+            "Chinese or Thai as one word; auto: unicode if most letters of the references are not Latin.",
+        ),
+        click.option(
+            "--sentences",
+            type=click.Choice(SENTENCE_RULES),
+            default="auto",
+            show_default=True,
+            hidden=not summaries,
+            help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at line "
+            "ends; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+        ),
+    )
+
+
+def _significance_options(summaries: bool) -> Decorator:
+    return cloup.option_group(
+        "Significance",
+        click.option(
+            "--paired-bs/--no-significance",
+            "--significance",
+            "significance",
+            default=None,
+            help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
+            + ("." if summaries else " with several HYPs."),
+        ),
+        click.option(
+            "--paired-ar",
+            is_flag=True,
+            help="Paired approximate randomization instead; no intervals.",
+        ),
+        click.option(
+            "--n-samples",
+            type=Number(1, MAX_SAMPLES),
+            help="Number of samples for the test. Default: 1,000 for the bootstrap, 10,000 for randomization.",
+        ),
+        click.option(
+            "--seed",
+            type=Number(1),
+            default=12345,
+            show_default=True,
+            help="Random seed of the test.",
         ),
     )
