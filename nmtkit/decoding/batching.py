@@ -1,8 +1,9 @@
 """The search engine: keeps the slots of a batch filled, and returns sentences as they are finished.
 
-Sentences come from a source, longest first. A batch holds sentences of nearly one length. As soon as enough of its
-slots are free, waiting sentences take them, after a first step in a batch of their own. When none fits, the batch
-shrinks slot by slot, and the next one begins. `nmtkit.decoding.beam_search` defines what happens in a step.
+Sentences come from a source, longest first. A batch has one slot per sentence, and its sentences are of similar length.
+As soon as enough slots are free, waiting sentences make their first step in a batch of their own and then take these
+slots. When no waiting sentence fits, the batch shrinks until all its sentences are finished, and the next batch begins.
+`nmtkit.decoding.beam_search` defines what happens in a step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,22 +35,27 @@ from nmtkit.models.abilities import memory_lengths, reserve_positions
 from nmtkit.models.base import Decoder
 
 MIN_FREE_SHARE = 1 / 8
-"""Share of free slots from which they are refilled: a refill costs a little, and a free slot costs a step."""
+"""Minimum share of free slots for a refill. Each refill has a fixed cost, and each free slot wastes a part of every
+step."""
 CPU_POLLS_EVERY = 1
 ACCELERATOR_POLLS_EVERY = 8
-"""Steps between two polls for finished sentences; on an accelerator a poll reads the flags of the previous poll."""
+"""Steps between two polls for finished sentences. On CUDA a poll reads the flags of the previous poll."""
 MANY_SENTENCES = 16
-"""Batch size above which a CPU returns freed memory to the system after a batch. Batches of different sizes would
-otherwise pile up memory; returning it takes about one percent of the time of such a batch."""
+"""Batch size above which freed memory is returned to the system after each batch on a CPU. Otherwise batches of
+different sizes would pile up memory. Returning it takes about one percent of the decoding time of such a batch."""
 
 NumberedBatch = tuple[Sequence[int], Batch]
-"""The numbers of some sentences within a search, and the sentences as a batch on any device."""
+"""Sentence numbers within the whole search, and the sentences themselves as a batch, on any device."""
 StepMode = Literal["auto", "eager", "graph"]
-"""How steps run on CUDA: captured as graphs once that pays; never captured; captured from the first step on."""
+"""How steps run on CUDA. `auto` captures them as graphs once that pays off, `graph` captures them the first time, and
+`eager` never captures them."""
 
 
 def require_graph_support(steps: StepMode, device: torch.device, with_shortlist: bool) -> None:
-    """Raises a RecipeError for graphs on a device without them, or with a shortlist, which resizes the output layer."""
+    """Raises a RecipeError if `steps` requires graphs but the device or the shortlist rules them out.
+
+    A shortlist changes the size of the output layer from batch to batch.
+    """
     if steps != "graph":
         return
     if with_shortlist:
@@ -63,22 +69,22 @@ def require_graph_support(steps: StepMode, device: torch.device, with_shortlist:
 
 
 class SentenceSource(Protocol):
-    """The source that an engine takes sentences from."""
+    """Supplies an engine with sentences."""
 
     def next_batch(self) -> NumberedBatch | None:
-        """Returns the sentences of a new batch, which gets a slot for each; None if no sentence is left."""
+        """Returns the sentences that begin a new batch, or None if no sentence is left."""
         ...
 
     def refill(self, slots: int, columns: int) -> NumberedBatch | None:
-        """Returns at most `slots` sentences, padded to this number of source columns; None if none fits.
+        """Returns at most `slots` sentences, padded to `columns` source columns, or None if no sentence fits.
 
-        They have no prompt, prefix and terms.
+        They must not have prompts, prefixes or terms.
         """
         ...
 
 
 class OneBatch:
-    """A source of one batch."""
+    """A source with a single batch."""
 
     def __init__(self, batch: Batch, numbers: Sequence[int] | None = None) -> None:
         if numbers is None:
@@ -86,13 +92,13 @@ class OneBatch:
         self._batch: NumberedBatch | None = (numbers, batch)
 
     def next_batch(self) -> NumberedBatch | None:
-        """Returns the batch in the first call, then None."""
+        """Returns the batch on the first call and None after that."""
         batch = self._batch
         self._batch = None
         return batch
 
     def refill(self, slots: int, columns: int) -> NumberedBatch | None:
-        """Returns None: all sentences are in the batch."""
+        """Returns None, since all sentences are in the batch."""
         return None
 
 
@@ -109,21 +115,22 @@ class Engine:
         self.search = search
         self.steps = steps
         self.device = search.device
-        self._captured: dict[tuple[int, int], graphs.CapturedSteps] = {}
-        """Captured steps that no search uses now, by slots and source columns; the least recently used are dropped."""
+        self._idle_graph_steps: dict[tuple[int, int], graphs.CapturedSteps] = {}
+        """Captured steps that no batch is using, by number of slots and of source columns; the most recently used come
+        last."""
 
     @property
     def replayed_steps(self) -> int:
-        """Number of steps that replayed a capture, among the captures that still exist."""
-        return sum(captured.replayed for captured in self._captured.values())
+        """Number of steps that replayed a graph; graphs that are in use or no longer exist are not counted."""
+        return sum(graph_steps.replayed for graph_steps in self._idle_graph_steps.values())
 
     # not inference_mode: tensors that a model keeps from a search (positions) must still train
     @torch.no_grad()
     def run(self, source: SentenceSource, refill: bool = True) -> Iterator[SentenceResult]:
         """Searches for all sentences of a source, and yields each as soon as it is finished.
 
-        With `refill`, waiting sentences take the slots of finished ones, unless these have a prompt, a prefix or
-        constraints. Without it, a CPU compacts its cache.
+        With `refill`, waiting sentences take the slots of finished ones, except in batches with prompts, prefixes or
+        terms. Without it, the cache is compacted on a CPU.
         """
         assert not self.search.model.training, (
             "the model is in training mode: call model.eval() first"
@@ -146,67 +153,69 @@ class Engine:
         source: SentenceSource | None,
         reader: ResultReader,
     ) -> Iterator[SentenceResult]:
-        """Decodes a batch, and the sentences that take its slots."""
-        size = len(numbers)
-        columns = 0 if batch.inputs is ABSENT else batch.inputs.mask.shape[1]  # of the sources
+        """Decodes a batch, and the sentences of `source` that take its slots; None: its slots are not refilled."""
+        n_sentences = len(numbers)
+        columns = 0 if batch.inputs is ABSENT else batch.inputs.mask.shape[1]  # source columns
         is_on_cpu = self.device.type == "cpu"
         polls_every = CPU_POLLS_EVERY if is_on_cpu else ACCELERATOR_POLLS_EVERY
-        may_refill = source is not None and _is_plain(batch)
-        captures = _is_plain(batch) and self._may_capture()
-        compacts_cache = source is None and is_on_cpu and not captures
+        refill_source = source if _is_plain(batch) else None
+        uses_graphs = _is_plain(batch) and self._may_use_graphs()
+        # Refilling and compacting the cache exclude each other: the cache may be compacted only if all sentences began
+        # together.
+        compacts_cache = source is None and is_on_cpu and not uses_graphs
 
         # The first step, after which the sentences get their slots.
         first_state, first_result = self._start(numbers, batch, compacts_cache)
-        captured = self._capture(first_state, batch, columns) if captures else None
-        state = first_state if captured is None else captured.state
+        graph_steps = self._check_out(first_state, batch, columns) if uses_graphs else None
+        state = first_state if graph_steps is None else graph_steps.state
         slots = Slots(len(state.sentences.done), self.device)
-        self._occupy(slots, np.arange(size), numbers, batch, first_state, first_result)
+        self._occupy(slots, np.arange(n_sentences), numbers, batch, first_state, first_result)
 
-        for step in count(1):
-            may_have_free = False
-            if step % polls_every == 0 or slots.is_due():
-                has_finished = slots.poll_finished(state.sentences.done)
-                # some slots may be free from the start
-                may_have_free = has_finished or source is not None
-            if may_have_free:
+        # Each iteration makes one step with all slots.
+        for steps_made in count(1):  # by the sentences that began with the batch
+            is_poll_time = steps_made % polls_every == 0 or slots.has_reached_limit()
+            found_finished = is_poll_time and slots.poll_finished(state.sentences.done)
+            # Slots can be free before any sentence is finished: graphs round the number of slots up.
+            may_refill = is_poll_time and refill_source is not None
+            if found_finished or may_refill:
                 is_over = not slots.live.any()
-                # reading few sentences at a time costs more
-                if is_over or len(slots.finished) >= size:
+                # Read results in groups as large as the batch; reading sentences one by one is slower.
+                if is_over or len(slots.finished) >= n_sentences:
                     yield from reader.submit(slots.take_finished(self.search))
                 if is_over:
                     break
-                free_slots = np.flatnonzero(~slots.live)
-                has_enough_free = len(free_slots) >= MIN_FREE_SHARE * len(slots.live)
-                if may_refill and source is not None and has_enough_free:
-                    new_sentences = source.refill(len(free_slots), columns)
-                    may_refill = self._refill(state, slots, free_slots, new_sentences)
-                if len(free_slots) and not may_refill and captured is None:
-                    live_slots = np.flatnonzero(slots.live)
-                    order = compaction_order(live_slots)
-                    state.compact(order)
-                    slots.compact(order)
-            if captured is not None:
-                slots.add(captured.step(slots.length()))
+                if refill_source is not None:
+                    has_fitting = self._refill(refill_source, state, slots, columns)
+                    if not has_fitting:
+                        refill_source = None  # from now on the batch only shrinks
+                if refill_source is None and graph_steps is None:
+                    _drop_free_slots(state, slots)
+
+            n_positions = slots.n_positions()
+            if graph_steps is not None:  # their tensors have a fixed size
+                result = graph_steps.step(n_positions)
             else:
-                state.cache.truncate(slots.length())
+                # Drop positions that only finished sentences had reached, and entries that no hypothesis sees.
+                state.cache.truncate(n_positions)
                 state.cache.compact()
-                slots.add(self.search.step(state))
-        if captured is not None:
-            self._keep(captured, len(slots.live), columns)
+                result = self.search.step(state)
+            slots.add(result)
+        if graph_steps is not None:
+            self._check_in(graph_steps, len(slots.live), columns)
 
     def _refill(
-        self,
-        state: SearchState,
-        slots: "Slots",
-        free_slots: Integers,
-        next_batch: NumberedBatch | None,
+        self, source: SentenceSource, state: SearchState, slots: "Slots", columns: int
     ) -> bool:
-        """Puts sentences into free slots; returns whether there were any."""
+        """Puts waiting sentences into the free slots, if these are enough; returns False if no sentence fits."""
+        free_slots = np.flatnonzero(~slots.live)
+        if len(free_slots) < MIN_FREE_SHARE * len(slots.live):
+            return True
+        next_batch = source.refill(len(free_slots), columns)
         if next_batch is None:
             return False
         numbers, batch = next_batch
         assert _is_plain(batch), "prompts, prefixes and terms need another batch"
-        new_slots = free_slots[: batch.size]
+        new_slots = free_slots[: batch.size]  # (M,)
         first_state, first_result = self._start(numbers, batch)
         device_slots = send(torch.from_numpy(new_slots), self.device)  # (M,)
         state.insert(device_slots, first_state, self.search.model)
@@ -233,7 +242,7 @@ class Engine:
         first_state: SearchState,
         first_result: StepResult,
     ) -> None:
-        """Records which slots the sentences of a batch have taken, after their first step."""
+        """Gives slots to the sentences of a batch, which have made their first step."""
         model = self.search.model
         lengths = memory_lengths(model, batch).tolist()
         records = []
@@ -245,29 +254,33 @@ class Engine:
                 extended_source=batch.inputs.copy.extended[row] if model.config.copies else None,
                 first_result=first_result,
                 first_row=row,
-                start=slots.clock,
+                start=slots.n_shared_steps,
             )
             records.append(record)
-        # The cache also counts BOS, and the position that the next step reads.
+        # The cache also counts BOS, and the first token, which the next step reads.
         slots.occupy(new_slots, records, prompt_length=first_state.cache.length - 2)
 
-    def _may_capture(self) -> bool:
-        """Whether steps may be captured. A shortlist changes the size of the output layer."""
+    def _may_use_graphs(self) -> bool:
+        """Whether steps may be captured as graphs; not with a shortlist, which changes the size of the output layer."""
         if self.steps == "eager" or self.search.shortlist is not None:
             return False
         return graphs.supports_cuda_graphs(self.device)
 
-    def _capture(
+    def _check_out(
         self, first_state: SearchState, batch: Batch, columns: int
     ) -> graphs.CapturedSteps | None:
-        """Fixed slots that begin with the sentences of a batch; None if steps cannot be captured."""
-        # A power of two: with few different numbers of slots, captures can be used again.
+        """Checks out captured steps, or makes new ones, and fills in the sentences of a batch after their first step.
+
+        Returns None if the model does not have enough positions.
+        """
+        # A power of two, so that few different numbers of slots occur and captured steps can be reused.
         n_slots = 1 << (batch.size - 1).bit_length()
-        captured = self._captured.pop((n_slots, columns), None)
-        if captured is not None:
-            captured.fill(first_state)
-            return captured
-        # a step also moves on to the next position
+        # Removed while in use, so that two searches never share it.
+        graph_steps = self._idle_graph_steps.pop((n_slots, columns), None)
+        if graph_steps is not None:
+            graph_steps.fill(first_state)
+            return graph_steps
+        # the last step also moves on to the next position
         length = self.search.max_tokens(batch, columns) + 1
         if not reserve_positions(self.search.model, length):
             return None
@@ -275,122 +288,137 @@ class Engine:
             self.search, first_state, slots=n_slots, length=length, at_once=self.steps == "graph"
         )
 
-    def _keep(self, captured: graphs.CapturedSteps, n_slots: int, columns: int) -> None:
-        self._captured[n_slots, columns] = captured
-        oldest = list(self._captured)[: -graphs.MAX_SHAPES]
+    def _check_in(self, graph_steps: graphs.CapturedSteps, n_slots: int, columns: int) -> None:
+        """Makes captured steps available to other batches; drops the least recently used if there are too many."""
+        self._idle_graph_steps[n_slots, columns] = graph_steps
+        oldest = list(self._idle_graph_steps)[: -graphs.MAX_SHAPES]
         for shape in oldest:
-            self._captured.pop(shape, None)  # another thread may have removed it
+            self._idle_graph_steps.pop(shape, None)  # another thread may have removed it
 
 
 class Slots:
-    """The sentences in the slots of a batch, and the results of steps until they are read; on the CPU.
+    """Tracks the sentences in the slots of a batch, and keeps the results of steps until they are read; on the CPU.
 
-    Time is counted in steps of the batch, of which the first is step 0.
+    A sentence makes its first step, step 0, in a batch of new sentences and then takes its slot. All later steps are
+    shared: all slots make them together. All times are counts of the shared steps made so far. For example, slot 0 is
+    refilled after three shared steps:
+
+        shared step      0    1    2    3    4
+        slot 0           1    2    3    1    2       the step that its sentence makes
+        slot 1           1    2    3    4    5
+
+    A sentence makes its step t >= 1 in the shared step start + t - 1. The first sentence in slot 0 has start 0 and end
+    3, so it made end - start + 1 = 4 steps and has 4 tokens. The second sentence in slot 0 has start 3.
     """
 
     def __init__(self, n_slots: int, device: torch.device) -> None:
         no_rows = np.zeros(0, dtype=np.int64)
         self.live = np.zeros(n_slots, dtype=bool)
-        """Slots with a sentence that is not finished."""
+        """Whether each slot has a sentence that is not finished."""
         self.finished: list[SentenceRecord] = []
-        """Finished sentences that have not been read."""
-        self.clock = 0
-        """Number of steps so far."""
+        """Finished sentences whose results have not been read."""
+        self.n_shared_steps = 0
+        """Number of shared steps so far."""
         self._sentences: list[SentenceRecord | None] = [None] * n_slots
-        self._start = np.zeros(n_slots, dtype=np.int64)  # when the sentence of each slot began
-        self._due = np.zeros(n_slots, dtype=np.int64)  # when it reaches its length limit
-        self._earliest_due = 0  # among the live slots
+        self._start = np.zeros(n_slots, dtype=np.int64)  # when each slot's sentence took it
+        self._limit_time = np.zeros(n_slots, dtype=np.int64)  # when it reaches its length limit
         self._earliest_start = 0  # among the live slots
-        self._longest_prompt = 0  # sentences with prompts all begin together
+        self._earliest_limit_time = 0  # among the live slots
+        self._longest_prompt = 0  # zero in a refilled batch
         self._spans = [StepSpan(start=0, previous_rows=no_rows, results=[])]
         self._is_asynchronous = device.type == "cuda" and torch.cuda.is_available()
-        # The flags of the previous poll, the event after which they are on the host, and the number of steps before.
+        # The flags of the previous poll, the event after which they are on the host, and the time of the poll.
         self._previous_poll: tuple[Tensor, torch.cuda.Event, int] | None = None
 
     def occupy(
         self, slots: Integers, sentences: Sequence[SentenceRecord], prompt_length: int
     ) -> None:
-        """Gives slots to sentences that have made their first step; `prompt_length` is that of the longest prompt."""
+        """Gives slots to sentences that have made their first step; the longest prompt has `prompt_length` tokens."""
         for slot, sentence in zip(slots.tolist(), sentences, strict=True):
             self._sentences[slot] = sentence
         limits = np.array([sentence.limit for sentence in sentences])
         self.live[slots] = True
-        self._start[slots] = self.clock
-        self._due[slots] = self.clock + limits - 1
+        self._start[slots] = self.n_shared_steps
+        # -1: the first token has been written before any shared step.
+        self._limit_time[slots] = self.n_shared_steps + limits - 1
         self._longest_prompt = prompt_length
         self._update_earliest()
 
     def add(self, result: StepResult) -> None:
-        """Adds the result of the next step."""
+        """Adds the result of a shared step."""
         self._spans[-1].results.append(result)
-        self.clock += 1
+        self.n_shared_steps += 1
 
-    def is_due(self) -> bool:
-        """Returns whether a sentence has reached its length limit, and must make no further step."""
-        return self._earliest_due <= self.clock
+    def has_reached_limit(self) -> bool:
+        """Returns whether any live sentence has reached its length limit, and so needs no further step."""
+        return self._earliest_limit_time <= self.n_shared_steps
 
     def poll_finished(self, done: Tensor) -> bool:
-        """Moves sentences that are done, by the flags `done` `(B,)` of the state, to `finished`.
+        """Moves sentences to `finished` that have reached their limits or whose flags `done` `(B,)` are set.
 
-        Returns whether there are any. Nothing waits for a GPU: each poll reads the flags of the previous poll.
+        Returns whether it found any. Polling never waits for a GPU, since it reads the flags of the previous poll.
         """
-        is_done, flag_clock = self._read_flags(done)
+        is_done, flag_time = self._read_flags(done)
         is_done = is_done & self.live
-        if not self.is_due() and not is_done.any():
+        if not self.has_reached_limit() and not is_done.any():
             return False
-        is_done &= self._start < flag_clock  # another sentence may have taken the slot since
-        is_due = (self._due <= self.clock) & self.live
-        finished_slots = np.flatnonzero(is_done | is_due).tolist()
+        # Flags on a GPU may be older than the sentence in the slot. On a CPU this only delays sentences that ended in
+        # the first step of a batch: they are finished after its first shared step.
+        is_done &= self._start < flag_time
+        reached_limit = (self._limit_time <= self.n_shared_steps) & self.live
+        finished_slots = np.flatnonzero(is_done | reached_limit).tolist()
         for slot in finished_slots:
             sentence = self._sentences[slot]
             assert sentence is not None
             sentence.slot = slot
-            sentence.end = min(self.clock, int(self._due[slot]))
+            sentence.end = min(self.n_shared_steps, int(self._limit_time[slot]))
             self.finished.append(sentence)
             self.live[slot] = False
         self._update_earliest()
         return bool(finished_slots)
 
     def _read_flags(self, done: Tensor) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int]:
-        """Which slots are done, and the number of steps after which they were."""
+        """Returns the most recent `done` flags that are on the host, and the time they are from."""
         if not self._is_asynchronous:
             flags = done.cpu()
-            return flags.numpy(), self.clock
+            return flags.numpy(), self.n_shared_steps
         previous_poll = self._previous_poll
-        host_flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=True)
+        host_flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=True)  # (B,)
         host_flags.copy_(done, non_blocking=True)
-        self._previous_poll = (host_flags, record_event(), self.clock)
+        self._previous_poll = (host_flags, record_event(), self.n_shared_steps)
         if previous_poll is None:
             none_done = np.zeros(len(done), dtype=bool)
             return none_done, 0
-        flags, event, flag_clock = previous_poll
+        flags, event, flag_time = previous_poll
         event.synchronize()
-        return flags.numpy(), flag_clock
+        return flags.numpy(), flag_time
 
     def _update_earliest(self) -> None:
         never = np.iinfo(np.int64).max
-        due = self._due[self.live]
         starts = self._start[self.live]
-        self._earliest_due = int(due.min(initial=never))
-        self._earliest_start = int(starts.min(initial=self.clock + 1))
+        limit_times = self._limit_time[self.live]
+        self._earliest_start = int(starts.min(initial=self.n_shared_steps))
+        self._earliest_limit_time = int(limit_times.min(initial=never))
 
-    def length(self) -> int:
-        """Returns how many positions the next step has, for the live sentence that is at the last position."""
-        n_steps = self.clock - self._earliest_start + 1  # including the first step of this sentence
-        n_written = self._longest_prompt + n_steps
-        return n_written + 1  # the next step reads one position more
+    def n_positions(self) -> int:
+        """Returns how many positions the next step reads for the live sentence that is furthest along.
+
+        In the example of `Slots`, slot 1 has made its steps 0 to 5. Its next step reads 7 positions: BOS and 6 tokens.
+        """
+        n_steps = 1 + self.n_shared_steps - self._earliest_start
+        return 1 + self._longest_prompt + n_steps  # BOS, the prompt, and one token for each step
 
     def compact(self, order: Integers) -> None:
-        """Keeps these slots, in this order."""
-        self._spans.append(StepSpan(start=self.clock, previous_rows=order, results=[]))
+        """Keeps only the slots in `order`, and renumbers them in this order."""
+        self._spans.append(StepSpan(start=self.n_shared_steps, previous_rows=order, results=[]))
         self.live = self.live[order]
         self._sentences = [self._sentences[slot] for slot in order]
         self._start = self._start[order]
-        self._due = self._due[order]
+        self._limit_time = self._limit_time[order]
         self._previous_poll = None  # its flags are in the old order
 
     def take_finished(self, search: BeamSearch) -> Callable[[], list[SentenceResult]]:
-        """Removes all finished sentences; returns a function that reads their hypotheses, at any later time."""
+        """Removes all finished sentences; returns a function that reads their hypotheses and may be called later."""
         finished = self.finished
         self.finished = []
         # Copies, since later steps append results and old results are dropped.
@@ -413,13 +441,11 @@ class Slots:
         return read
 
     def _drop_old_results(self) -> None:
-        """Drops the results of steps before the start of every live sentence."""
-        starts = self._start[self.live]
-        earliest_start = int(starts.min(initial=self.clock))
-        while len(self._spans) > 1 and self._spans[1].start <= earliest_start:
+        """Drops the results of shared steps before the earliest start of a live sentence."""
+        while len(self._spans) > 1 and self._spans[1].start <= self._earliest_start:
             del self._spans[0]
         span = self._spans[0]
-        n_old = max(0, earliest_start - span.start)
+        n_old = max(0, self._earliest_start - span.start)
         n_dropped = min(n_old, len(span.results))
         span.start += n_dropped
         span.results = span.results[n_dropped:]
@@ -436,27 +462,31 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of a batch.
 
-    `BeamConfig.stop` decides when a sentence is done. Hypotheses that reach the limit are returned as not finished,
-    after all finished ones, unless `at_limit` is set otherwise. With `diversity_groups` each group is such a beam, and
-    is done independently. When sampling, hypotheses are drawn: those that ended come first, then those cut at the
-    limit, each kind ordered by score, which is the model's own probability.
+    `BeamConfig.stop` decides when the search of a sentence ends, and `BeamConfig.at_limit` what happens to hypotheses
+    that reach the length limit: they are returned unfinished, after all finished ones (`behind`) or ranked together
+    with them (`compete`), or they are forced to end with EOS (`end`). With G `diversity_groups`, each group is a beam
+    of K/G hypotheses that stops independently of the others.
 
-    If the batch has a `prompt`, hypotheses continue it. It is read in one pass if the model can do so, is not scored,
-    and counts neither for lengths nor for limits; but its n-grams are not repeated, and its tokens count for the
-    repetition penalty.
+    Sampling draws hypotheses instead. The finished ones come first, followed by those cut at the length limit. Both are
+    sorted by score, which uses the model's own probabilities, before temperature and truncation.
+
+    If the batch has a `prompt`, hypotheses continue it. The prompt is read in one pass if the model supports that. It
+    is not scored, and does not count towards lengths and limits. But its n-grams are not repeated, and repeating its
+    tokens incurs the repetition penalty.
 
     Args:
         model: any model, in eval mode.
-        batch: the sentences, on the model's device; targets are not read.
+        batch: the sentences, on the model's device; its targets are ignored.
         config: the search settings.
         n_best: hypotheses to return for each sentence.
         need_attention: whether to return attention and p_gen.
-        prefix: the ids that the translations begin with `(B,P)`, padded on the right with PAD; their log-probability
-            counts. A prefix that ends in EOS is a whole translation, which is only scored.
+        prefix: the ids that each translation must begin with `(B,P)`, padded on the right with PAD. Their
+            log-probabilities count towards the score. A prefix that ends with EOS is a complete translation, which is
+            only scored.
         token_classes: see `BeamSearch`.
 
     Returns:
-        For each sentence its hypotheses, best first: at least one, and fewer than `n_best` only if no more exist.
+        The hypotheses of each sentence, best first: at least one, and fewer than `n_best` only if no more exist.
     """
     if prefix is not None:
         batch = replace(batch, prefix=prefix)
@@ -469,15 +499,26 @@ def beam_search(
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Whether the sentences have no prompt, prefix and terms, so that other sentences can take their slots."""
+    """Whether the batch has no prompt, prefix or terms, so that other sentences can take its slots."""
     has_prompt = batch.prompt is not None and bool(batch.prompt.shape[1])
     return not has_prompt and batch.prefix is None and batch.terms is None
 
 
-def compaction_order(live: Integers) -> Integers:
-    """Returns the live slots in an order in which as many as possible stay in their place.
+def _drop_free_slots(state: SearchState, slots: Slots) -> None:
+    """Shrinks the batch to its live slots."""
+    live_slots = np.flatnonzero(slots.live)
+    if len(live_slots) == len(slots.live):
+        return
+    order = compaction_order(live_slots)
+    state.compact(order)
+    slots.compact(order)
 
-    Slots below the new number of slots stay; the others fill the holes between them.
+
+def compaction_order(live: Integers) -> Integers:
+    """Returns the live slots in an order that moves as few of them as possible.
+
+    With n live slots, those below n stay where they are, and the others fill the holes. For example, of 5 slots with
+    the live ones 1, 3 and 4, the order is 3, 1, 4: only slot 1 stays.
     """
     order = np.arange(len(live))
     holes = np.setdiff1d(order, live, assume_unique=True)

@@ -1,7 +1,12 @@
 """Builds hypotheses from the results of the steps of a search.
 
-Letters as in `nmtkit.decoding.beam_search`, but B are sentences whose results are read together, which need not have
-begun together; T steps at most, n hypotheses wanted for each sentence.
+Letters as in `nmtkit.decoding.beam_search`, except for:
+
+    B   sentences whose results are read together; they may have begun at different times
+    T   largest number of steps of these sentences
+    n   hypotheses to return for each sentence
+
+Times are counts of shared steps: see `nmtkit.decoding.batching.Slots`.
 """
 
 from collections import deque
@@ -30,7 +35,7 @@ class Hypothesis:
     """A translation, or the part of it that the length limit allowed."""
 
     ids: list[int]
-    """Without BOS and EOS; extended ids if the model copies."""
+    """Ids of its tokens, without BOS and EOS; extended ids if the model copies."""
     finished: bool
     """Whether it ended in EOS; if not, it was cut at the length limit."""
     score: float
@@ -40,15 +45,14 @@ class Hypothesis:
     token_log_probs: list[float]
     """The log-probability of each id, and of EOS if finished."""
     attention: npt.NDArray[np.float32] | None
-    """One row for each of `token_log_probs`, one column for each source token, EOS included. None if not asked for, or
-    if the model has no attention."""
+    """One row for each of `token_log_probs`, and one column for each source token, including EOS. None if it was not
+    requested or the model has no attention."""
     p_gen: list[float] | None = None
-    """The probability of generating instead of copying, one for each row of `attention`. None if the model does not
-    copy."""
+    """Probability of generating instead of copying, for each row of `attention`. None if the model does not copy."""
 
 
 SentenceResult = tuple[int, list[Hypothesis]]
-"""The number of a sentence, and its hypotheses, best first."""
+"""A sentence's number within the whole search, and its hypotheses, best first."""
 
 
 @dataclass
@@ -58,24 +62,25 @@ class SentenceRecord:
     number: int
     """Its number within the whole search."""
     memory_length: int
-    """Number of real positions in its memory; for a text its tokens, EOS included."""
+    """Number of its positions in memory, without padding; for a text, its number of tokens including EOS."""
     limit: int
-    """The maximum number of its tokens, EOS included."""
+    """Maximum number of tokens, including EOS."""
     extended_source: Tensor | None
-    """The extended ids of its source `(S,)`, for a model that copies: the search numbers unknown words by position."""
+    """Extended ids of its source `(S,)`. The search itself numbers unknown words by source position. None if the model
+    does not copy."""
     first_result: StepResult
     """The result of its first step, which it made in a batch of new sentences."""
     first_row: int
     """Its row in `first_result`."""
     start: int
-    """Number of steps that the batch had made before."""
+    """Number of shared steps that had been made when it took its slot."""
     slot: int = 0
-    """Its row in the last result of the batch, once it is finished."""
+    """The slot that it had when it was finished."""
     end: int = 0
-    """Number of steps that the batch has made, once it is finished."""
+    """Number of shared steps that had been made when it was finished."""
 
     def extended_ids(self, ids: list[int], vocabulary_size: int) -> list[int]:
-        """Returns the extended ids for the tokens of a hypothesis, where a copied word has a source position."""
+        """Returns the extended ids of a hypothesis in which unknown words are numbered by source position."""
         if self.extended_source is None or max(ids) < vocabulary_size:
             return ids
         source = self.extended_source.tolist()
@@ -88,56 +93,56 @@ class SentenceRecord:
 
 @dataclass
 class StepSpan:
-    """The steps of a batch between two compactions, which keep the slots of its sentences."""
+    """Consecutive shared steps between two compactions. No sentence changes its slot within a span."""
 
     start: int
-    """Number of steps that the batch had made before."""
+    """Number of shared steps before these results."""
     previous_rows: Integers
-    """The row of the previous span that each row continues; empty in the first span."""
+    """Slot that each sentence had in the previous span; empty in the first span."""
     results: list[StepResult]
 
 
 @dataclass(frozen=True)
 class _SpanEntries:
-    """What is read from the results of a span: M entries, each of one step and one sentence; arrays are `(M,)`."""
+    """M entries to read from the results of a span, one for each pair of a step and a sentence; arrays are `(M,)`."""
 
     results: list[StepResult]
-    result_numbers: Integers
-    """The result that an entry is read from."""
+    result_indices: Integers
+    """Index of the entry's result in `results`."""
     rows: Integers
-    """The row of the entry in this result."""
+    """Row of the entry in its result."""
     steps: Integers
-    """The step of the entry, counted from the first step of its sentence."""
+    """Step of the entry, counted from its sentence's first step."""
     sentences: Integers
-    """The sentence of the entry, below B."""
+    """Sentence of the entry, below B."""
 
 
 @dataclass(frozen=True)
 class _Ranked:
-    """The best hypotheses of B sentences, best first, by their last tokens; all fields are `(B,2n)`."""
+    """The best hypotheses of B sentences, best first, each identified by its last token; all fields are `(B,2n)`."""
 
     scores: Floats
-    """Ranking scores; minus infinity where there are fewer hypotheses."""
+    """Ranking scores; minus infinity if there are fewer hypotheses."""
     finished: npt.NDArray[np.bool_]
-    """Whether they have ended; if not, they were cut at the length limit."""
+    """Whether each hypothesis ended in EOS; if not, it was cut at the length limit."""
     steps: Integers
-    """The steps of their last tokens."""
+    """Step of each last token."""
     candidates: Integers
-    """The numbers of their last tokens among the candidates of these steps, below C."""
+    """Index of each last token among the candidates of its step, below C."""
 
 
 class _StepArrays:
-    """The steps of finished sentences as arrays on the CPU, counted from the first step of each sentence."""
+    """The steps of finished sentences as arrays on the CPU; each sentence's steps are counted from its first one."""
 
     def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[StepSpan]) -> None:
         self._sentences = sentences
         starts = np.array([sentence.start for sentence in sentences])  # (B,)
         ends = np.array([sentence.end for sentence in sentences])  # (B,)
-        self.counts = ends - starts + 1
-        """How many steps each sentence has made, `(B,)`."""
+        self.n_steps = ends - starts + 1
+        """Number of steps that each sentence made, `(B,)`."""
         self._spans = self._find_entries(spans, starts, ends)
-        step = np.arange(self.counts.max())[:, None]  # (T,1)
-        has_step = (step < self.counts)[:, :, None]  # (T,B,1)
+        step = np.arange(self.n_steps.max())[:, None]  # (T,1)
+        has_step = (step < self.n_steps)[:, :, None]  # (T,B,1)
         self.scores: Floats = self.gather(lambda result: result.candidates.scores)  # (T,B,C)
         if np.isnan(self.scores).any(where=has_step):
             raise CheckpointError(
@@ -155,39 +160,41 @@ class _StepArrays:
     def _find_entries(
         self, spans: Sequence[StepSpan], starts: Integers, ends: Integers
     ) -> list[_SpanEntries]:
-        """Finds the results and rows of all steps but the first ones.
+        """Finds the results and rows of all shared steps of the sentences.
 
-        A sentence may have been in another row before each compaction, so the spans are followed from the last to the
-        first.
+        A compaction may have moved a sentence to another row, so the spans are followed from the last to the first.
         """
         span_entries = []
-        # In the present span.
+        # The row of each sentence in the current span.
         rows = np.array([sentence.slot for sentence in self._sentences])  # (B,)
         for span in reversed(spans):
             if span.results:
-                # Of R results.
-                batch_steps = np.arange(span.start, span.start + len(span.results))  # (R,)
-                sentence_steps = batch_steps[:, None] - starts + 1  # (R,B)
-                is_read = (sentence_steps > 0) & (sentence_steps < self.counts)  # (R,B)
-                result_numbers, sentences = np.nonzero(is_read)  # (M,)
+                # The span has R results.
+                shared_steps = np.arange(span.start, span.start + len(span.results))  # (R,)
+                sentence_steps = shared_steps[:, None] - starts + 1  # (R,B)
+                is_read = (sentence_steps > 0) & (sentence_steps < self.n_steps)  # (R,B)
+                result_indices, sentences = np.nonzero(is_read)  # (M,)
                 entries = _SpanEntries(
                     results=span.results,
-                    result_numbers=result_numbers,
+                    result_indices=result_indices,
                     rows=rows[sentences],
-                    steps=sentence_steps[result_numbers, sentences],
+                    steps=sentence_steps[result_indices, sentences],
                     sentences=sentences,
                 )
                 span_entries.append(entries)
             if len(span.previous_rows):
-                # Sentences that were finished before this span have their row in an earlier one already.
+                # The slot of a sentence that finished before this span already belongs to an earlier span.
                 was_in_span = ends > span.start  # (B,)
                 previous_rows = span.previous_rows[np.where(was_in_span, rows, 0)]  # (B,)
                 rows = np.where(was_in_span, previous_rows, rows)
         return span_entries
 
     def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
-        """Returns a tensor `(*,C)` of every step, `(T,B,C)`; undefined after the last step of a sentence."""
-        # by result: sentences that began together share one
+        """Collects one tensor of all step results, `(*,C)` each, as `(T,B,C)`.
+
+        The values after the last step of a sentence are undefined.
+        """
+        # By the result's id, since sentences that began together share a first result.
         first_arrays: dict[int, npt.NDArray[Any]] = {}
         first_rows = []
         for sentence in self._sentences:
@@ -196,21 +203,24 @@ class _StepArrays:
                 first_arrays[key] = pick(sentence.first_result).cpu().numpy()
             first_rows.append(first_arrays[key][sentence.first_row])
         first_step = np.stack(first_rows)  # (B,C)
-        n_steps = int(self.counts.max())
-        steps = np.zeros((n_steps, *first_step.shape), first_step.dtype)  # (T,B,C)
+        most_steps = int(self.n_steps.max())
+        steps = np.zeros((most_steps, *first_step.shape), first_step.dtype)  # (T,B,C)
         steps[0] = first_step
         for entries in self._spans:
             span_results = torch.stack([pick(result) for result in entries.results])  # (R,*,C)
             span_array = span_results.cpu().numpy()
             steps[entries.steps, entries.sentences] = span_array[
-                entries.result_numbers, entries.rows
+                entries.result_indices, entries.rows
             ]
         return steps
 
     def gather_from_parents(
         self, pick: Callable[[StepResult], Tensor | None], parents: Integers
     ) -> npt.NDArray[np.float32] | None:
-        """Returns a tensor `(*,K,*)` of every step, for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
+        """Collects one tensor of all step results, `(*,K,*)` each, at the parents `(B,n,T)` of hypotheses: `(T,B,n,*)`.
+
+        Returns None if the results do not have this tensor.
+        """
         if pick(self._sentences[0].first_result) is None:
             return None
         steps = self.gather(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
@@ -224,51 +234,50 @@ class _StepArrays:
     def rank(self, n_best: int, config: SearchConfig) -> _Ranked:
         """Ranks the candidates that ended in any step, and those that were cut at the length limit.
 
-        Those that ended come before those that were cut, except where `at_limit` ranks them together.
+        The finished ones come first, unless `at_limit` ranks both together.
         """
         _, n_sentences, n_candidates = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]  # (B,1)
         is_ranked_together = config.effective_at_limit != "behind"
 
-        # 1. Candidates that ended. All steps are one row: entry number step * C + candidate.
+        # 1. Candidates that ended. The steps of a sentence form one row, with index step * C + candidate.
         ended_scores = np.where(self.ended, self.ranking, -INFINITY)  # (T,B,C)
         ended_scores = ended_scores.transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
-        n_ended_entries = ended_scores.shape[1]
+        n_ended = ended_scores.shape[1]
 
-        # 2. Candidates that were cut: the survivors of the last step before the limit. They are the entries T*C and
-        #    following.
+        # 2. Candidates that were cut: the survivors of the last step that the limit allows. Their indices begin at T*C.
         limits = np.array([record.limit for record in self._sentences])  # (B,)
-        last_step = np.minimum(limits, self.counts) - 1  # (B,)
+        last_step = np.minimum(limits, self.n_steps) - 1  # (B,)
         survivors = self.survivors[last_step, sentence[:, 0]]  # (B,K)
         last_step = last_step[:, None]  # (B,1)
-        has_reached_limit = (limits <= self.counts)[:, None]  # (B,1)
-        # A sample may end in this step.
+        has_reached_limit = (limits <= self.n_steps)[:, None]  # (B,1)
+        # A sample that ended in this step is among the survivors, too.
         has_ended = self.ended[last_step, sentence, survivors]  # (B,K)
         is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
-            # Among the 2K candidates of a beam, or a group, the second half is only a reserve for those that end.
+            # The second half of a group's candidates only replaces those of the first half that end.
             group_candidates = n_candidates // config.n_groups
             group_size = config.n_hypotheses // config.n_groups
             is_cut &= survivors % group_candidates < group_size
         survivor_scores = self.ranking[last_step, sentence, survivors]  # (B,K)
         cut_scores = np.where(is_cut, survivor_scores, -INFINITY)  # (B,K)
 
-        # 3. The best of each kind.
+        # 3. The best candidates of each kind.
         best_ended = _best_first(ended_scores, n_best)  # (B,n)
-        best_cut = _best_first(cut_scores, n_best) + n_ended_entries  # (B,n)
-        entries = np.concatenate([best_ended, best_cut], axis=1)  # (B,2n)
+        best_cut = _best_first(cut_scores, n_best) + n_ended  # (B,n)
+        indices = np.concatenate([best_ended, best_cut], axis=1)  # (B,2n)
         all_scores = np.concatenate([ended_scores, cut_scores], axis=1)  # (B,T*C+K)
-        scores = all_scores[sentence, entries]  # (B,2n)
+        scores = all_scores[sentence, indices]  # (B,2n)
         if is_ranked_together:
             order = _best_first(scores, 2 * n_best)  # (B,2n)
-            entries = entries[sentence, order]
+            indices = indices[sentence, order]
             scores = scores[sentence, order]
 
-        # 4. The step and the candidate of each entry.
-        finished = entries < n_ended_entries  # (B,2n)
-        ended_steps, ended_candidates = np.divmod(entries, n_candidates)  # (B,2n)
-        cut_numbers = np.maximum(entries - n_ended_entries, 0)  # (B,2n)
-        cut_candidates = np.take_along_axis(survivors, cut_numbers, axis=1)  # (B,2n)
+        # 4. The step and the candidate of each index.
+        finished = indices < n_ended  # (B,2n)
+        ended_steps, ended_candidates = np.divmod(indices, n_candidates)  # (B,2n)
+        beam_indices = np.maximum(indices - n_ended, 0)  # (B,2n)
+        cut_candidates = np.take_along_axis(survivors, beam_indices, axis=1)  # (B,2n)
         return _Ranked(
             scores=scores,
             finished=finished,
@@ -277,9 +286,9 @@ class _StepArrays:
         )
 
     def trace_back(self, ranked: _Ranked) -> tuple[Integers, Floats, Integers]:
-        """Returns tokens, log-probabilities from the start, and parents of ranked hypotheses, each `(B,2n,T)`.
+        """Returns the tokens, cumulative log-probabilities and parents of ranked hypotheses, each `(B,2n,T)`.
 
-        The values after the end of a hypothesis are undefined.
+        Values after the end of a hypothesis are undefined.
         """
         n_steps, n_sentences, _ = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]  # (B,1)
@@ -288,21 +297,21 @@ class _StepArrays:
         log_probs = np.zeros(shape, self.scores.dtype)  # (B,2n,T)
         tokens = np.zeros(shape, np.int64)  # (B,2n,T)
         parents = np.zeros(shape, np.int64)  # (B,2n,T)
-        # Of each hypothesis after the step.
-        beam_place = np.zeros((n_sentences, n_ranked), np.int64)  # (B,2n)
+        # Index of each hypothesis in the beam after the step.
+        beam_index = np.zeros((n_sentences, n_ranked), np.int64)  # (B,2n)
         for step in reversed(range(n_steps)):
             is_last = step == ranked.steps  # (B,2n)
-            survivor = self.survivors[step, sentence, beam_place]  # (B,2n)
+            survivor = self.survivors[step, sentence, beam_index]  # (B,2n)
             candidate = np.where(is_last, ranked.candidates, survivor)  # (B,2n)
             tokens[:, :, step] = self.tokens[step, sentence, candidate]
             log_probs[:, :, step] = self.scores[step, sentence, candidate]
-            beam_place = self.parents[step, sentence, candidate]  # after the step before
-            parents[:, :, step] = beam_place
+            beam_index = self.parents[step, sentence, candidate]  # in the previous step's beam
+            parents[:, :, step] = beam_index
         return tokens, log_probs, parents
 
 
 def _best_first(scores: Floats, count: int) -> Integers:
-    """The numbers of the best of each row `(B,*)`; among equal scores the first comes first: `(B,count)`."""
+    """Returns the columns of the best scores of each row `(B,*)`, `(B,count)`; of equal scores the first wins."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
@@ -360,11 +369,11 @@ def ranking_score(
     """Returns the score by which a search would rank a hypothesis that it did not find itself.
 
     Args:
-        config: the search.
-        ids: the extended ids of the hypothesis, without the prompt and EOS.
+        config: the search settings.
+        ids: the extended ids of the hypothesis, without prompt and EOS.
         log_probs: the log-probabilities of its tokens `(T,)`, including EOS if it has ended.
-        attention: `(T,S)`, EOS of the source included; None if the model has none.
-        prompt: ids before the hypothesis.
+        attention: `(T,S)`, including the source's EOS; None if the model has no attention.
+        prompt: ids of the prompt that the hypothesis continues.
     """
     total = float(log_probs.sum())
     if config.repetition_penalty > 1:
@@ -387,7 +396,7 @@ def ranking_score(
 
 
 class ResultReader:
-    """Reads the results of steps: on a CPU at once, else in a thread with a CUDA stream of its own, during steps."""
+    """Reads the results of steps: immediately on a CPU; on CUDA in a thread with its own stream, while steps go on."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -396,11 +405,11 @@ class ResultReader:
 
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
-            # The thread that searches may be new, and a new thread begins with the first device.
+            # The search may run in a new thread, whose current device is the first one.
             torch.cuda.set_device(self._device)
             self._thread = ThreadPoolExecutor(1)
-            # Torch hands out 32 streams of each priority in turn. A priority of its own keeps this stream different
-            # from the stream of a capture, which must not be used by anyone else at the same time.
+            # Torch cycles through 32 streams of each priority. Another priority makes sure that this is not the stream
+            # of a graph capture, which nothing else may use at the same time.
             self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch has no types for streams
                 self._device, priority=-1
             )
@@ -411,7 +420,7 @@ class ResultReader:
             self._thread.shutdown(cancel_futures=True)
 
     def submit(self, read: Callable[[], list[SentenceResult]]) -> list[SentenceResult]:
-        """Starts to read; returns the results that are complete by now, of earlier calls as well."""
+        """Starts reading; returns all results that are complete by now, including those of earlier calls."""
         if not self._is_asynchronous:
             return read()
         computed = record_event()
@@ -428,7 +437,7 @@ class ResultReader:
         return results
 
     def drain(self) -> list[SentenceResult]:
-        """Waits for all reads that are pending, and returns their results."""
+        """Waits for all pending reads and returns their results."""
         results = []
         for pending in self._pending:
             results += pending.result()
@@ -436,7 +445,7 @@ class ResultReader:
 
 
 def record_event() -> torch.cuda.Event:
-    """Returns an event that is reached once the device has done all work that it was given so far."""
+    """Returns an event that fires once the device has completed all work queued so far."""
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for events
     event.record()
     return event

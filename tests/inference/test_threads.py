@@ -118,17 +118,17 @@ def test_captures_give_way_while_another_thread_keeps_some() -> None:
         """The other thread comes in before each instruction."""
         frame.f_trace_opcodes = True
         if event == "opcode":
-            engine._captured[len(engine._captured), 0] = kept
-        return other if frame.f_code is batching.Engine._keep.__code__ else None
+            engine._idle_graph_steps[len(engine._idle_graph_steps), 0] = kept
+        return other if frame.f_code is batching.Engine._check_in.__code__ else None
 
     before = sys.gettrace()
     sys.settrace(other)
     try:
         for slots in range(graphs.MAX_SHAPES + 1):
-            engine._keep(kept, slots, 1)
+            engine._check_in(kept, slots, 1)
     finally:
         sys.settrace(before)
-    assert (slots, 1) in engine._captured
+    assert (slots, 1) in engine._idle_graph_steps
 
 
 def test_the_thread_of_a_search_takes_the_device_of_its_model(
