@@ -160,9 +160,9 @@ FALLS_BACK = {
     "-m run": "ctranslate2 has no several models",
     "--workers 2": "ctranslate2 has no --workers (take --threads)",
     "--precision bf16": "ctranslate2 has no precision bf16 on this cpu, only fastest, float32, int8",
-    "--replace-unknown": "ctranslate2 has no unknown words to replace",
-    "--terms terms": "ctranslate2 has no terms",
-    "--prefix": "ctranslate2 has no prefixes",
+    "--replace-unknown": "ctranslate2 does not support the replacement of unknown words",
+    "--terms terms": "ctranslate2 does not support terms",
+    "--prefix": "ctranslate2 does not support prefixes",
 }
 
 
