@@ -63,7 +63,7 @@ def reference() -> str:
     head = [
         "# Reference",
         "nmtkit makes this page from its own code: commands first, then the keys of a recipe.",
-        "`nmtkit COMMAND --help` has examples; `nmtkit recipe explain KEY` shows a key beside the value of one recipe.",
+        "`nmtkit COMMAND --help` has examples; `nmtkit recipe explain KEY` shows a key and its value in one recipe.",
     ]
     commands = _commands(click.Context(cli, info_name="nmtkit"))
     return "\n\n".join([*head, "## Commands", *commands, "## Recipe keys", *_keys()]) + "\n"
@@ -141,7 +141,7 @@ def save_files(topic: str, folder: Path) -> list[str]:
         path = folder / name
         if path.exists() and path.read_bytes() != content.encode():
             raise NmtkitError(
-                f"{path} exists already, and differs from the recipe of the page; choose another folder"
+                f"{path} already exists and differs from the recipe of the page; choose another folder"
             )
     corpora = sorted(set(_CORPUS.findall(text)))
     with write_errors(folder):
@@ -165,7 +165,7 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
     """Carries out `nmtkit guide`."""
     if folder is not None:
         if topic is None:
-            raise click.UsageError("--save needs a TOPIC: the page whose recipes to save")
+            raise click.UsageError("--save needs a TOPIC: name the page whose recipes to save")
         for name in save_files(topic, folder):
             note(f"wrote {folder / name}")
     elif topic is None:

@@ -105,7 +105,7 @@ def test_pairs_with_an_empty_side_have_no_links(align: Command, tmp_path: Path) 
     first, *rest = done.out.split("\n")
     assert {int(link.split("-")[1]) for link in first.split()} == {0, 1, 2}
     assert rest == ["", "", "", "", ""]
-    assert "2 pairs have one empty side: their lines are empty" in done.err
+    assert "2 pairs have one empty side; their lines in the output are empty" in done.err
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def test_back_translations_are_a_corpus_for_recipes(
     sources, targets = lines_in(Path("back/src.txt")), lines_in(Path("back/tgt.txt"))
     assert len(sources) == len(targets) > 0
     assert {*targets} <= {*lines_in(mono)}
-    assert f"back: {len(sources)} pairs of {len(lines_in(mono))} lines" in done.err
+    assert f"back: {len(sources)} pairs from {len(lines_in(mono))} lines" in done.err
     named = done.err.splitlines()[-1].partition("data.train: ")[2]
     assert named == "- {src: back/src.txt, tgt: back/tgt.txt, tag: <BT>}"
     pair = f"{{src: {corpus}/train.src, tgt: {corpus}/train.tgt}}"
@@ -27,7 +27,7 @@ def test_back_translations_are_a_corpus_for_recipes(
     assert loaded.tokenizer.specials == ["<BT>"]
     refused(
         console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"),
-        "back: is complete, with",
+        "back: this corpus is complete, with",
     )
     refused(
         console("backtranslate", "-m", trained, mono, "-o", "back"),

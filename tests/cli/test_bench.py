@@ -112,7 +112,7 @@ def test_a_dry_run_cannot_be_resumed(corpus: Path, console: Command) -> None:
         pytest.param(
             "demo-news-pointer-generator",
             "stage pointer of demo-news-pointer-generator",
-            "on top: coverage\n",
+            "need additional time: coverage\n",
             id="two stages",
         ),
     ],
@@ -129,7 +129,7 @@ def test_a_dry_run_is_of_the_first_stage(
     printed = capsys.readouterr()
     assert "".join(title.split()) in "".join(printed.out.split())  # a long title is wrapped
     assert note in printed.err
-    assert ("on top" in printed.err) == bool(note)
+    assert ("additional time" in printed.err) == bool(note)
 
 
 @pytest.mark.parametrize(
@@ -237,11 +237,11 @@ def test_compare_trains_each_recipe_once_and_shows_both(
     assert "different test sets" in nmtkit("compare", *runs, cwd=tmp_path).err
     refused(
         nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path),
-        "--set changes recipes only",
+        "--set changes only recipes",
     )
     (tmp_path / "runs" / "attends" / "result.json").unlink()
     refused(nmtkit("compare", *runs, cwd=tmp_path), "not finished")
-    refused(nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path), "one name")
+    refused(nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path), "same name")
 
 
 @pytest.mark.slow
@@ -289,6 +289,6 @@ def test_compare_refuses_captioners(tmp_path: Path, console: Command, name: str)
     make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)
     refused(
         console("compare", name),
-        f"{name}: compare measures translations of texts by BLEU",
+        f"{name}: compare scores translations of text with BLEU",
         "`nmtkit score`",
     )

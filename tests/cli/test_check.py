@@ -96,7 +96,7 @@ REPORTS = {
     ),
     "texts of other stages": Case(
         f"mine.yaml --no-tokens --set 'stages={json.dumps(STAGES)}'",
-        err=["not checked with a recipe; check them as files: ", "/more.de"],
+        err=["not checked; check them as files: ", "/more.de"],
     ),
 }
 
@@ -150,7 +150,7 @@ PLANTED = {
     ),
     "an error in the text of a recipe": (
         NOT_UTF_8,
-        Case("mine.yaml", code=1, out=["train.en:17:4"], err=["not cut into tokens"]),
+        Case("mine.yaml", code=1, out=["train.en:17:4"], err=["the text was not tokenized"]),
     ),
 }
 
@@ -176,15 +176,15 @@ def test_check_shows_where_files_stop_to_match(check: Command) -> None:
     assert "das ist die Zeile Nummer" in shown
 
 
-NO_REPORT = "train.en: this file is not a report, and a report would replace it"
-NO_NAME = "--fix, --html and --json have an empty name"
+NO_REPORT = "train.en: this file exists and is not a report"
+NO_NAME = "--fix, --html and --json need a name"
 REFUSED = {
     "train.en train.de": {
         # A script that forgot to set its variable gives an empty name.
         "--html ''": NO_NAME,
         "--json ''": NO_NAME,
         "--fix ''": NO_NAME,
-        "--html one --json ./one": "--html and --json are both one: name two files",
+        "--html one --json ./one": "--html and --json would both write one: name two files",
         "--html nowhere/report": "the folder nowhere does not exist",
         "--json nowhere/report": "the folder nowhere does not exist",
     },
@@ -238,7 +238,7 @@ def test_a_report_replaces_an_earlier_report_or_an_empty_file(check: Command, op
 def test_recommended_commands_can_be_pasted(check: Command, console: Command) -> None:
     done = succeeded(check("mine.yaml", "--no-tokens", "--fix", "all clean"))
     assert done.out.endswith(
-        "the recipe for it is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n"
+        "the recipe for the cleaned files is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n"
     )
     Path("all clean", "request.json").write_text('{"--preset": "tiny"}')
     again = console(
@@ -315,7 +315,7 @@ def test_fix_writes_no_folder_for_files_that_do_not_match(check: Command) -> Non
     done = check(*FILES, "--fix", "clean")
     assert done.code == 1
     assert "data: not written: " in done.out
-    assert "clean: not made, since nothing could be written" in done.out
+    assert "clean: not created, because nothing could be written" in done.out
     assert not Path("clean").exists()
 
 

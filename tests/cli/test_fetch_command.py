@@ -53,7 +53,7 @@ def test_without_a_terminal_nothing_is_downloaded_unless_yes_is_given(
         "CC0; asks for nothing",
         "200 pairs",
         "http://no-such-host.invalid/pairs.txt",
-        "give --yes",
+        "answer it with --yes",
     )
     assert not (tmp_path / "corpora").exists()
     assert not (tmp_path / "cache").exists()
@@ -77,7 +77,7 @@ def test_a_fetched_corpus_is_described_with_the_next_commands(
     assert card["command"] == "nmtkit fetch --catalogue mine.yaml pairs --yes"
     assert f"{card['counts']['train']['pairs']}" in done.out
     again = succeeded(downloaded("pairs"))  # nothing is asked where nothing is done
-    assert "is there already" in again.err
+    assert "already exists" in again.err
     assert again.out == done.out
     before = (tmp_path / "corpora/pairs/train.en").stat().st_ino
     succeeded(downloaded("pairs", "--overwrite", "--yes"))

@@ -174,7 +174,7 @@ def test_rescore_reads_texts_of_paragraphs_and_refuses_their_json(
     )
     done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
     refused(
-        done, "not what `nmtkit translate --json` prints without --window and --split-sentences"
+        done, "not an output of `nmtkit translate --json` without --window and --split-sentences"
     )
     write_lines("found.json.txt", ["BA CE", "BA", "", "BA"])
     succeeded(console("rescore", "-m", trained, "--source", "text", "--target", "found.json.txt"))
@@ -186,7 +186,7 @@ def test_who_types_at_a_terminal_is_prompted(trained: Path, console: Command) ->
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained)
     assert code == 0, shown
     hint, prompt, answered = map(
-        shown.index, ("type a sentence on each line", "> ", answer.out.strip())
+        shown.index, ("type one sentence per line", "> ", answer.out.strip())
     )
     assert hint < prompt < answered
 
@@ -217,7 +217,9 @@ def test_detokenize_restores_what_tokenize_divided(
     assert (tmp_path / "back").read_text() == text.read_text()
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
     refused(
-        done, "line 2: no token of 'ba ce di' has the mark ▁ that begins a word", after_results=True
+        done,
+        "line 2: no token in 'ba ce di' has ▁, which marks the beginning of a word",
+        after_results=True,
     )
     assert done.out == "ba\n"
     for command, side in (("tokenize", "target"), ("detokenize", "source")):

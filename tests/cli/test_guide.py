@@ -572,7 +572,7 @@ def test_saving_a_page_overwrites_nothing(
     succeeded(console("guide", "first", "--save", "."))
     succeeded(console("guide", "first", "--save", "."))  # the same files
     Path("mine.yaml").write_text("name: changed\n", encoding="utf-8")
-    refused(console("guide", "first", "--save", "."), "mine.yaml exists already")
+    refused(console("guide", "first", "--save", "."), "mine.yaml already exists")
     assert Path("mine.yaml").read_text(encoding="utf-8") == "name: changed\n"
     refused(console("guide", "gpu", "--save", "new"), "has no recipes to save")
     refused(console("guide", "--save", "new"), "--save needs a TOPIC")

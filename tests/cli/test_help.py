@@ -308,7 +308,7 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(
 ) -> None:
     done = refused(
         console("train", given),
-        f"there is no such file, and nmtkit has no recipe of that name; the nearest are {near}",
+        f"there is no such file, and nmtkit has no recipe of that name; the closest names are {near}",
         "`nmtkit recipe ls` lists all",
     )
     assert len(done.err) < 400

@@ -66,12 +66,12 @@ REFUSED = {
         "--tune no-text": "no-text",
     },
     "rerank -m mine --channel mine text -q": {
-        "--metrics chrf": "--metrics is for --tune",
+        "--metrics chrf": "--metrics requires --tune",
         "--lm mine": "was trained for translation",
         "--lm lm --tune text --json": "leave --weights and --json out",
         "--lm lm --tune short": "2 source lines but 1 reference lines",
         "--lm lm --weights negative.yaml": "negative.yaml",
-        "--weights lm.yaml": "lm.yaml has a weight of a language model, 0.3",
+        "--weights lm.yaml": "lm.yaml has a weight for a language model, 0.3",
     },
 }
 

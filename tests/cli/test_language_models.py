@@ -217,7 +217,7 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
 
 
 POSITIONS = "no 33 positions: cut the text with a smaller --block-tokens"
-LOSS_ALONE = "loss and perplexity alone: leave "
+LOSS_ALONE = "only by loss and perplexity: leave "
 REFUSED = {
     "perplexity -m MT": {"TEXT": "is not a language model; name a run with a language model"},
     "rescore -m MT": {"--target TEXT": "is not a language model; name a run with a language model"},

@@ -70,7 +70,7 @@ MISTAKES = {
     },
     "bench decode -m RUN": {
         "--source empty": "all are empty",
-        "--ref half": "--ref belongs to --source",
+        "--ref half": "--ref requires --source",
         "-m RUN": "only one is allowed here",
         "--source - < short.jsonl": "standard input: each line is a JSON object",
     },
@@ -96,7 +96,7 @@ MISTAKES = {
         "short t.src -o link": "-o would overwrite a file",
         "short -o ./short": "-o would overwrite a file",
         "t.src --split-sentences --samples 2": "use --samples 1 without --n-best",
-        "t.src --dictionary t.tgt": "--dictionary is for --replace-unknown",
+        "t.src --dictionary t.tgt": "--dictionary requires --replace-unknown",
         "--interactive --json": LEAVE_OUT,
         "--interactive --prefix": LEAVE_OUT,
         "--interactive t.src": LEAVE_OUT,
@@ -151,7 +151,7 @@ MISTAKES = {
         "--threshold 0.2 --symmetrize union": "conflicts with --symmetrize",
         "--reverse-model nowhere": "nowhere",
         "--shortlist short/list": "cannot be written",
-        "--search beam_size=3": "--search beam_size is for a search, and align makes",
+        "--search beam_size=3": "align does not search: leave --search beam_size out",
         "--shortlist t.tgt": "--shortlist would overwrite a file",
     },
     "align": {

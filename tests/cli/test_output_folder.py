@@ -77,7 +77,7 @@ def test_errors_name_file_and_line(place: Path, console: Command) -> None:
 def test_existing_outputs_are_replaced_and_named(place: Path, console: Command) -> None:
     write_lines(place / "out/b.txt", ["old"])
     done = succeeded(console("translate", "docs/a.txt", "docs/b.txt", "--output-dir", "out"))
-    assert "1 of 2 outputs exist, and are replaced: out/b.txt" in done.err
+    assert "1 of 2 outputs already exist and are replaced: out/b.txt" in done.err
     assert lines_in(place / "out/b.txt") != ["old"]
 
 
@@ -102,13 +102,13 @@ REFUSED = {
         "docs/a.txt other/a.txt --output-dir out": "docs/a.txt and other/a.txt would both be written to out/a.txt",
         "docs/a.txt docs/a.txt.gz --output-dir out": "would both be written",
         "docs/a.txt --output-dir docs": "--output-dir would overwrite a file",
-        "docs/a.txt --output-dir docs/b.txt": "--output-dir names a folder",
+        "docs/a.txt --output-dir docs/b.txt": "--output-dir needs a folder",
         "--output-dir out": "--output-dir writes one output for each",
-        "docs/a.txt --output-dir out -o x": "give one of them",
+        "docs/a.txt --output-dir out -o x": "use only one of them",
         "docs/a.txt -o docs": "--output-dir docs writes one output for each FILE",
         "docs": "docs: this is a folder; name the files in it, such as docs/*.txt",
     },
-    "summarize": {"--lead 2 --words 9": "leave the options of a model out"},
+    "summarize": {"--lead 2 --words 9": "leave out the options of a model"},
 }
 
 

@@ -263,7 +263,7 @@ def test_a_page_is_recommended_for_a_long_summary(
     news: Path, plot: Command, summary: str, files: str, advised: bool
 ) -> None:
     done = succeeded(plot("-m", news, ARTICLE, summary, *files.split()))
-    assert ("is wide: -o FILE.html" in done.err) == advised
+    assert ("is wide; -o FILE.html" in done.err) == advised
     assert ("is wide" in done.err) == advised
 
 

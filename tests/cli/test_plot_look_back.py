@@ -52,7 +52,7 @@ def test_each_word_attends_to_the_words_before_it(folder: Path, console: Command
         pytest.param(
             "lstmn",
             "Mann.",
-            "TARGET and layers are for models that read a source",
+            "TARGET and --what layers require a model that reads a source",
             id="a target sentence",
         ),
         pytest.param(

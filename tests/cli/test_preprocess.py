@@ -71,7 +71,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     command = ["preprocess", corpus / "tiny.yaml", "--run", "run", "--workers", "2"]
     folder, done = stopped
     assert done.code == 130, done
-    assert done.err.count("stopped; what is complete is kept") == 1
+    assert done.err.count("stopped; finished parts are kept") == 1
     assert "Traceback" not in done.err
     shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()

@@ -61,7 +61,7 @@ def test_resume_is_bit_for_bit(
     else:  # the state was saved, and the user is told how to go on
         assert code == 130, err
         words = ["train", str(corpus / "tiny.yaml"), "--run", str(folder), *SETTINGS, "--resume"]
-        assert f"Go on with:\n  nmtkit {shlex.join(words)}\n" in err.decode()
+        assert f"Resume with:\n  nmtkit {shlex.join(words)}\n" in err.decode()
     assert not (folder / "result.json").exists()
 
     succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS, "--resume"))
@@ -196,7 +196,7 @@ def test_resume_auto_begins_where_there_is_nothing(
     refused(nmtkit(*command))
     assert not (tmp_path / "run").exists()
     done = succeeded(nmtkit(*command[:1], *command[2:], "--resume", "auto"))
-    assert "nothing to resume: beginning" in done.err
+    assert "nothing to resume, starting a new run" in done.err
     end = "update 2 (max_updates), learning rate 0.005 of 0.005 at its peak"
     assert f"finished after {end}" in done.err
     assert "training took 0." in done.err

@@ -68,7 +68,7 @@ def test_runs_are_listed_with_what_they_came_to(
         "cut by max_minutes",
     )
     assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
-    assert "no run under elsewhere/" in console("runs", "--runs", "elsewhere").err
+    assert "no run in elsewhere/" in console("runs", "--runs", "elsewhere").err
 
 
 def test_a_run_is_removed_and_what_is_not_ours_stays(runs: Path, console: Command) -> None:

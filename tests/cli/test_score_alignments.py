@@ -32,7 +32,7 @@ def test_alignment_error_rate_by_hand(score: Command) -> None:
     assert cells(done.out, "one.talp") == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
     assert cells(done.out, "two.talp") == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
     assert (
-        "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only"
+        "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 links that are only"
         in done.out
     )
 
@@ -85,7 +85,7 @@ def test_a_base_without_any_link_of_a_first_word_is_doubted(score: Command, side
     write_lines("good", ["0-0 1-1 2-2"] * 50)
     files = ["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]
     err = succeeded(score(*files)).err
-    doubt = "note: odd was read as counting words from 0, but no link has a first word; if it counts from 1, say "
+    doubt = "note: odd was read as counting words from 0, but no link has a first word; if it counts from 1, add "
     assert f"{doubt}--{side}-base 1" in err
     assert err.count("note:") == 1
     assert succeeded(score(*files, f"--{side}-base", "0")).err == ""  # it was said

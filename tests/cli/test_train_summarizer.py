@@ -72,11 +72,11 @@ def test_training_reports_stages_validations_and_the_test_set(
     order = [
         "stage words begins (1 of 2)",
         "validation at update 2: rouge1 ",
-        "stage words is over after update 2 (max_updates)",
+        "stage words ended after update 2 (max_updates)",
         "stage coverage begins (2 of 2); ",
         "finished after update 3 (max_updates)",
         "summarized the test set: 5 lines",
-        f"of {over} of them only the beginning was read",
+        f"{over} of them were truncated",
     ]
     places = [next(n for n, line in enumerate(said) if line.startswith(start)) for start in order]
     assert places == sorted(places)

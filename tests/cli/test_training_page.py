@@ -141,12 +141,12 @@ def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("RUN RUN --what report -o page.html", "a report is about one run"),
-        ("RUN --what report", "a report is about one run"),
-        ("RUN --what report -o page.html --title x", "without --what report"),
-        ("RUN --what report -o page.html --style size=3", "without --what report"),
-        ("RUN --what report -o page.html --style font_size=9", "without --what report"),
-        ("RUN --what report -o page.html --style colours=tab10", "without --what report"),
+        ("RUN RUN --what report -o page.html", "report is about one run"),
+        ("RUN --what report", "report is about one run"),
+        ("RUN --what report -o page.html --title x", "leave --what report out"),
+        ("RUN --what report -o page.html --style size=3", "leave --what report out"),
+        ("RUN --what report -o page.html --style font_size=9", "leave --what report out"),
+        ("RUN --what report -o page.html --style colours=tab10", "leave --what report out"),
         ("RUN --what report -o page.png", "let the name end in .html"),
     ],
 )
@@ -165,4 +165,4 @@ def test_a_page_that_cannot_be_drawn_is_told(
 
     monkeypatch.setattr(train, "save_report", fail)
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", run, *RESUMED))
-    assert "the page about this training is not drawn: no ink" in done.err
+    assert "the report on this training was not written: no ink" in done.err

@@ -41,7 +41,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     measured = {row.partition(", 1 thread")[0]: row for row in rows}
     assert measured.keys() == {"fp32 highest", "fp32 medium"}
-    (taken,) = (setting for setting, row in measured.items() if "taken" in row)
+    (taken,) = (setting for setting, row in measured.items() if "chosen" in row)
     assert "fastest training settings: " in tuned.err
 
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *ONE))
@@ -50,9 +50,9 @@ def test_what_is_tuned_is_used_shown_and_cleared(
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 
     done = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
-    assert "taken" in done.out, "it is measured again"
+    assert "chosen" in done.out, "it is measured again"
     assert "1, kept in " in console("doctor").out
-    assert console("doctor", "--clear").out.startswith("1 forgotten")
+    assert console("doctor", "--clear").out.startswith("deleted 1 measurements in ")
     assert "0, kept in " in console("doctor").out
 
 

@@ -87,11 +87,9 @@ def run_check(
     if fix_path:
         require_new(fixed)
     if "" in (fix_path, html_path, json_path):
-        raise click.UsageError(
-            "--fix, --html and --json have an empty name: name the folder or the file"
-        )
+        raise click.UsageError("--fix, --html and --json need a name: give a folder or a file")
     if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
-        raise click.UsageError(f"--html and --json are both {html_path}: name two files")
+        raise click.UsageError(f"--html and --json would both write {html_path}: name two files")
     _require_report_path(html_path, b"<!")
     _require_report_path(json_path, b"{\n")
 
@@ -135,12 +133,12 @@ def _find_corpus(
     if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(text_path(name)).exists()):
         if any(others.values()) or task:
             raise click.UsageError(
-                "--valid, --test and --task are for text files; a recipe names its own (change them with "
-                "--set data.valid.src=FILE)"
+                "--valid, --test and --task apply to text files; for a recipe, set its keys: "
+                "--set data.valid.src=FILE"
             )
         if has_given_encoding():
             raise click.UsageError(
-                "--encoding is for text files; in a recipe, set the encoding of its text: "
+                "--encoding applies to text files; for a recipe, set the encoding of its text: "
                 "--set data.train.encoding=NAME"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(
@@ -151,20 +149,20 @@ def _find_corpus(
         )
         if unseen := [path for path in paths if path not in checked.recipe.data.paths()]:
             tell(
-                f"texts of single stages are not checked with a recipe; check them as files: {', '.join(unseen)}"
+                f"texts of single stages are not checked; check them as files: {', '.join(unseen)}"
             )
         return CheckedCorpus(
             checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked
         )
     if overrides or run_path:
-        raise click.UsageError("--set and --run go with a recipe, not with files")
+        raise click.UsageError("--set and --run apply to a recipe, not to files; leave them out")
     given = {"train" if any(others.values()) else "data": names, **others}
     splits = {split: _files(split, paths) for split, paths in given.items() if paths}
     missing = [
         path for files in splits.values() for path in files.paths() if not Path(path).exists()
     ]
     if missing:
-        raise DataError(f"{', '.join(missing)}: no such file; name files that exist")
+        raise DataError(f"{', '.join(missing)}: no such file; check the name")
     summaries = any(
         files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values()
     )
@@ -177,8 +175,8 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
     """The files of one split: a source, perhaps a target; or JSON lines, or a folder of stories."""
     if len(names) > 2:
         raise click.UsageError(
-            f"{split}: {len(names)} files, but a split is a source and a target, or one file of JSON lines; "
-            "a recipe can name more (the files of --valid and --test come last)"
+            f"{split}: {len(names)} files, but a split has a source and a target, or one file of JSON lines; "
+            "for more files use a recipe (--valid and --test go last)"
         )
     if len(names) == 1 and Path(names[0]).is_dir():
         return SplitFiles(stories=list(names))
@@ -205,7 +203,7 @@ def _count_tokens(
             counts = corpus.recipe.count_tokens(diagnosis, tell, display.advance)
         return counts.tables(diagnosis), vars(counts) | {"data": asdict(counts.data)}, False
     except NmtkitError as fault:
-        tell(f"the text was not cut into tokens: {fault}")
+        tell(f"the text was not tokenized: {fault}")
         return [], None, not report.has_problems(diagnosis)
 
 
@@ -223,13 +221,11 @@ def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> 
             remedy = (
                 ""
                 if corrected
-                else f"; --fix converts it, --encoding {guess.names[0]} reads it as it is"
+                else f"; convert it with --fix, or read it as it is with --encoding {guess.names[0]}"
             )
             terminal.say(f"{path}: {guess.title} ({guess.evidence}){remedy}")
             continue
-        candidates = (
-            f"perhaps {guess.title}" if guess.names else "in an encoding that is not recognized"
-        )
+        candidates = f"perhaps {guess.title}" if guess.names else "in an unrecognized encoding"
         name = guess.names[0] if guess.names else "NAME"
         reason = f" ({guess.evidence})" if guess.evidence else ""
         terminal.say(
@@ -261,7 +257,7 @@ def _show_repair(
         rows.append([name, "kept", f"{split.kept:,}", ", ".join(split.files.texts())])
         for path, guess in split.converted.items():
             rows.append([name, "converted", "", f"{path}, from {guess.title}"])
-        for what, counts in (("left out", split.dropped), ("mended", split.mended)):
+        for what, counts in (("left out", split.dropped), ("repaired", split.mended)):
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
     terminal.say("", stderr)
     if rows:
@@ -272,16 +268,17 @@ def _show_repair(
     for name, why in refused.items():
         terminal.say(f"{name}: not written: {why}", stderr)
     if not rows:
-        terminal.say(f"{out}: not made, since nothing could be written", stderr)
+        terminal.say(f"{out}: not created, because nothing could be written", stderr)
         return True
     if any(split.dropped or split.mended or split.converted for split in done.values()):
         terminal.say(
-            f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}",
+            f"every removed or repaired pair, and every converted file, is listed in {out / LOG_NAME}",
             stderr,
         )
     if recipe is not None:
         terminal.say(
-            f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr
+            f"the recipe for the cleaned files is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}",
+            stderr,
         )
     return bool(refused)
 
@@ -368,13 +365,13 @@ def _require_report_path(path: str | None, begin: bytes) -> None:
     """Refuses a file that is no earlier report, and a missing folder, before the text is read."""
     if path and not Path(path).parent.is_dir():
         raise NmtkitError(
-            f"{path}: the folder {Path(path).parent} does not exist; make it first or choose another"
+            f"{path}: the folder {Path(path).parent} does not exist; create it or choose another"
         )
     if path and Path(path).is_file():
         with write_errors(path), open(path, "rb") as file:
             if file.read(len(begin)) not in (b"", begin):
                 raise NmtkitError(
-                    f"{path}: this file is not a report, and a report would replace it; name another file"
+                    f"{path}: this file exists and is not a report; name another file"
                 )
 
 

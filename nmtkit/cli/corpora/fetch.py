@@ -46,12 +46,12 @@ def run_fetch(
     card = None if overwrite else find_fetched(corpus, folder)
     if card is not None:
         terminal.say(
-            f"{folder} is there already, fetched {card['fetched']} (--overwrite fetches it again)",
+            f"{folder} already exists, fetched {card['fetched']} (--overwrite rebuilds it)",
             stderr=True,
         )
     else:
         _show(corpus, stderr=True)
-        confirm("Agree to the licence and the size above, and fetch it?", yes)
+        confirm("Accept the licence and the size above, and download?", yes)
         card = _fetch(corpus, folder)
     _say_what_next(folder, card)
 
@@ -67,7 +67,9 @@ def _list(known: Catalogue) -> None:
     for task, rows in tables.items():
         terminal.table(task, ["name", "size", "licence"], rows)
         terminal.say("")
-    terminal.say("what may stand for {...}: nmtkit fetch NAME --show, with the name of the example")
+    terminal.say(
+        "to see the values for {...}: nmtkit fetch NAME --show, with the name of the example"
+    )
 
 
 def _show(corpus: Corpus, stderr: bool) -> None:
@@ -79,7 +81,7 @@ def _show(corpus: Corpus, stderr: bool) -> None:
         ("size", entry.size),
         ("licence", entry.licence),
         ("homepage", entry.homepage),
-        ("to be cited", entry.citation),
+        ("citation", entry.citation),
         *(("from", source.label()) for source in entry.sources),
     ]
     terminal.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)

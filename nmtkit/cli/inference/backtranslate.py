@@ -50,10 +50,11 @@ def run_backtranslate(
     }
     corpus = SyntheticCorpus(folder, settings, forward)
     if corpus.over:
-        pairs_kept = f"with {corpus.kept:,} pairs; for another one name another folder with -o"
-        raise DataError(f"{folder}: is complete, {pairs_kept}")
+        raise DataError(
+            f"{folder}: this corpus is complete, with {corpus.kept:,} pairs; for a new one name another folder with -o"
+        )
     if corpus.read:
-        tell(f"{folder}: goes on after {corpus.read:,} lines")
+        tell(f"{folder}: continuing after {corpus.read:,} lines")
     waiting: deque[str] = deque()
 
     def pairs() -> Iterator[list[tuple[str, Translation]]]:
@@ -65,7 +66,7 @@ def run_backtranslate(
         for count in corpus.write(pairs(), SyntheticFilter(max_ratio, min_log_prob)):
             display.advance(count)
     left_out = f"; left out: {describe_faults(corpus.left_out)}" if corpus.left_out else ""
-    tell(f"{folder}: {corpus.kept:,} pairs of {corpus.read:,} lines{left_out}")
+    tell(f"{folder}: {corpus.kept:,} pairs from {corpus.read:,} lines{left_out}")
     src, tgt = corpus.paths
     tag = "" if forward else f", tag: {TAG}"
-    tell(f"add it to the corpora of data.train: - {{src: {src}, tgt: {tgt}{tag}}}")
+    tell(f"to train on it, add this corpus to data.train: - {{src: {src}, tgt: {tgt}{tag}}}")

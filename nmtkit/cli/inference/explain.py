@@ -40,11 +40,13 @@ def run_explain(
     """Runs `nmtkit explain`."""
     if output is not None:
         if as_json:
-            raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
+            raise click.UsageError(
+                "--json conflicts with -o, which writes a page: leave one of them out"
+            )
         require_html(output)
     if steps and (as_json or output is not None):
         raise click.UsageError(
-            "--steps is for the terminal: --json and -o have every step; leave it out"
+            "--steps applies only to the terminal; --json and -o show every step: leave --steps out"
         )
     lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = model_options.open_scorer(how)
@@ -97,7 +99,7 @@ HELP = """\
   :explain            show the search of the last line, step by step
   :help               show this
   :quit               end; Ctrl-D and Ctrl-C do the same
-Any other line is translated; put a blank before one that begins with a colon."""
+Any other line is translated; put a space before a line that begins with a colon."""
 
 
 def converse(translator: Translator, n_best: int) -> None:
@@ -165,7 +167,7 @@ def _advice(words: Sequence[str]) -> str:
         return f"no command :{name}: did you mean `:{commands[0]}`?"
     if keys:
         return f"no command :{name}: did you mean `:set {keys[0]}=VALUE`?"
-    return f"no command :{name}: :help shows the commands; put a blank before a line that begins with a colon"
+    return f"no command :{name}: :help shows the commands; put a space before a line that begins with a colon"
 
 
 def _show(translator: Translator, line: str, n_best: int) -> None:

@@ -73,7 +73,7 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
     of_flags = [*flags, *(["alpha"] if ":" in str(flags.get("length_penalty")) else [])]
     if twice := [key for key in of_flags if key in settings]:
         raise click.UsageError(
-            f"--search {twice[0]} conflicts with an option that sets the same value: give one of them"
+            f"--search {twice[0]} conflicts with an option that sets the same value: leave one of them out"
         )
     settings |= flags
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
@@ -118,7 +118,7 @@ def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
     if how.engine != "auto":
         return how
     if find_spec("ctranslate2") is not None:
-        note(f"engine nmtkit: ctranslate2 has no {lacking}")
+        note(f"engine nmtkit: ctranslate2 does not support {lacking}")
     return replace(how, engine="nmtkit")
 
 

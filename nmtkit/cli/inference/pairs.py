@@ -45,14 +45,14 @@ def run_align(
     """Carries out `nmtkit align`."""
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError(
-            "--threshold keeps several links a word; it does not go with --symmetrize"
+            "--threshold allows several links per word and conflicts with --symmetrize: leave one of them out"
         )
     read = source, target, source_words, target_words
     results.require_other(soft, read, "--soft")
     results.require_other(likely, (*read, soft), "--shortlist")
     if how.search_settings:
         raise click.UsageError(
-            f"--search {next(iter(how.search_settings))} is for a search, and align makes none"
+            f"align does not search: leave --search {next(iter(how.search_settings))} out"
         )
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = model_options.open_scorer(how)
@@ -80,7 +80,7 @@ def run_align(
                 counts.add(links, one.src_ids, one.tgt_ids)
             display.advance(1)
     if half_empty:
-        tell(f"{half_empty} pairs have one empty side: their lines are empty")
+        tell(f"{half_empty} pairs have one empty side; their lines in the output are empty")
 
 
 def _aligned(
@@ -99,7 +99,7 @@ def _aligned(
         for path, words in zip(word_files, (src_words, tgt_words), strict=True):
             if words is not None and len(words) < len(window):
                 raise DataError(
-                    f"{path} ends after line {count + len(words)}, but {files[0]} goes on"
+                    f"{path} ends after line {count + len(words)}, but {files[0]} has more lines; add the missing ones"
                 )
         try:
             aligned = translator.align(src, tgt, src_words, tgt_words, count + 1)
@@ -115,7 +115,7 @@ def _aligned(
     for path, lines in zip(word_files, word_lines, strict=True):
         if lines is not None and next(lines, None) is not None:
             raise DataError(
-                f"{path} has more than the {count} lines of {files[0]}: they must be pairs"
+                f"{path} has more than the {count} lines of {files[0]}; make them equal, line by line"
             )
 
 
@@ -186,5 +186,5 @@ def _read_translation(line: str, where: str) -> Translation:
         )
     except (ValueError, KeyError, TypeError, OverflowError) as fault:
         raise DataError(
-            f"{where}: not what `nmtkit translate --json` prints without --window and --split-sentences ({fault!r})"
+            f"{where}: not an output of `nmtkit translate --json` without --window and --split-sentences ({fault!r})"
         ) from fault

@@ -43,7 +43,7 @@ def run_perplexity(
         )
     else:
         tell(
-            "no table by frequency: the run has no training text; --frequencies FILE names a text to count words in"
+            "no table by frequency, because the run has no training text; name a text with --frequencies FILE"
         )
     config = run.newest_stage().recipe.batch
     # else each line was an example
@@ -60,7 +60,7 @@ def run_perplexity(
         )
         return
     for title, fits in zip(
-        ("perplexity", "words by their number in the training text"), tables.values(), strict=True
+        ("perplexity", "words by frequency in the training text"), tables.values(), strict=True
     ):
         rows = [
             [one.unit, f"{one.count:,}", *(f"{value:.3f}" for value in one.figures.values())]

@@ -53,7 +53,7 @@ def run_rerank(
             "--tune prints one set of weights: write it with -o, not with --output-dir"
         )
     if tune is None and metric is not None:
-        raise click.UsageError("--metrics is for --tune; give both")
+        raise click.UsageError("--metrics requires --tune; give both")
     names = metric_names([metric or "bleu"])
     if len(names) > 1:
         raise click.UsageError(f"--metrics {metric} means {', '.join(names)}: name one of them")
@@ -61,7 +61,7 @@ def run_rerank(
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
         raise click.UsageError(
-            f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm"
+            f"{tuned} has a weight for a language model, {chosen.lm:g}: name its run with --lm"
         )
     translator = model_options.open_model(how, TRANSLATION.name)
     other = DecodingOptions(device=how.device, precision=how.precision, threads=how.threads)
@@ -96,7 +96,7 @@ def run_rerank(
             results.write_line(ranked[0].text)
 
     results.write_stream(
-        scored, write, "lines", "" if files else "type a sentence on each line; it is translated"
+        scored, write, "lines", "" if files else "type one sentence per line; each is translated"
     )
     printer.report("translations", "--search max_length=N or --search max_length_ratio=R")
 

@@ -22,7 +22,7 @@ from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.loading.opening import load_from_options
 from nmtkit.inference.loading.options import DecodingOptions
 
-INVITATION = "type an example on each line"
+INVITATION = "type one example per line"
 
 
 @results.into_output
@@ -85,7 +85,7 @@ def run_labelling_task(
 def _windows(task: Task, files: tuple[Path, ...], system: TextModel) -> Iterator[list[Example]]:
     first = task.columns[0].name
     if first == "features" and not files:
-        raise click.UsageError("features are read from files: name an .npy, .npz or .txt FILE")
+        raise click.UsageError("features are read only from files: name an .npy, .npz or .txt FILE")
     if first == "tgt":
         system.require_language_model()
     return _examples(task, files, model_options.window_lines(system))

@@ -33,7 +33,7 @@ def run_detokenize(model: str | None, files: tuple[Path, ...], side: str) -> Non
         if marks and WORD_START not in line and len(tokens) > 1:
             place = f"line {number}" if folder is None else folder.place()
             raise DataError(
-                f"{place}: no token of {line[:60]!r} has the mark {WORD_START} that begins a word"
+                f"{place}: no token in {line[:60]!r} has {WORD_START}, which marks the beginning of a word"
             )
         return tokenizer.join(tokens)
 
@@ -51,7 +51,7 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
     """Writes each line changed, as soon as it is read."""
-    invitation = "" if files else f"type a line on each line; it is {done}"
+    invitation = "" if files else f"type one line at a time; each is {done}"
     results.write_stream(
         text_windows(files), lambda line: results.write_line(change(line)), "lines", invitation
     )

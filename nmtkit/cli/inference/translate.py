@@ -61,31 +61,31 @@ def run_translate(
         other = form != "text" or how.engine == "ctranslate2"
         if files or constrained or as_json or scores or split_sentences or other:
             raise click.UsageError(
-                "--interactive asks for lines and shows results in its own way: leave FILE and the options --format, "
-                "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine out"
+                "--interactive reads lines from a prompt and has its own output format: leave out FILE, --format, "
+                "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine"
             )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError(
-                "--interactive needs a terminal; files and pipes are translated without it"
+                "--interactive needs a terminal; to translate files and pipes, leave it out"
             )
-        how = model_options.without_ctranslate2(how, "alignments, which --interactive shows")
+        how = model_options.without_ctranslate2(how, "the alignments that --interactive shows")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
     lacking = {
         "prefixes": prefix,
         "terms": terms is not None,
-        "unknown words to replace": replace_unknown,
+        "the replacement of unknown words": replace_unknown,
     }
     asked = [what for what, is_asked in lacking.items() if is_asked]
     if asked:
-        how = model_options.without_ctranslate2(how, ", no ".join(asked))
+        how = model_options.without_ctranslate2(how, " and ".join(asked))
     translator = _open(how, terms, replace_unknown, dictionary)
     if jsonl and translator.external_engine is not None and translator.falls_back:
-        note("engine nmtkit for lines with constraints, which ctranslate2 does not have")
+        note("engine nmtkit for lines with constraints, which ctranslate2 does not support")
     if split_sentences and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
         raise click.UsageError(
-            "--split-sentences draws a single sample of each sentence: give --samples 1 without --n-best, or put each "
-            "sentence on a line of its own"
+            "--split-sentences samples each sentence only once: use --samples 1 without --n-best, or put each "
+            "sentence on a separate line"
         )
     printer = results.Printer(
         translator.tokenizers.tgt,
@@ -97,7 +97,7 @@ def run_translate(
         checks_numbers=True,
         may_repeat=not translator.config.no_repeat_ngram,
     )
-    invitation = "" if files else "type a sentence on each line; it is translated"
+    invitation = "" if files else "type one sentence per line; each is translated"
     text = text_windows(
         files, model_options.window_lines(translator), "" if jsonl else EXTRACT_HINT, tables=prefix
     )
@@ -148,7 +148,7 @@ def _warn_of_costly_terms(
             extent = f", and {COSTLY_NATS} or more in {len(costly)} of the first {len(forced)} translations with terms"
         tell(
             f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}: the model hardly "
-            "knows these terms, and the text around them may be damaged: check it"
+            "knows these terms, and the text around them may be wrong: check it"
         )
 
 
@@ -156,14 +156,14 @@ def _open(
     how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None
 ) -> Translator:
     if dictionary is not None and not replace_unknown:
-        raise click.UsageError("--dictionary is for --replace-unknown; give both")
+        raise click.UsageError("--dictionary requires --replace-unknown; give both")
     entries = (
         None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
     )
     translator = model_options.open_model(how, TRANSLATION.name)
     if replace_unknown:
         if translator.config.forbid_unknown:
-            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
+            note("--replace-unknown switches off the recipe's search.forbid_unknown")
         translator = translator.replacing_unknown(entries)
     if terms is not None:
         translator = translator.with_terms(parse_dictionary(read_lines(terms), str(terms)))
@@ -224,7 +224,7 @@ def run_summarize(
         translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat
     )
     invitation = (
-        "" if files or stories or per_file else "type an article on each line; it is summarized"
+        "" if files or stories or per_file else "type one article per line; each is summarized"
     )
     articles = source.windows(model_options.window_lines(translator))
     files_of_lines = () if per_file else files
@@ -262,7 +262,7 @@ def _print_lead(
     """Prints the first sentences of each article."""
     if how != DecodingOptions(search_settings={}) or has_other_options:
         raise click.UsageError(
-            "--lead copies sentences without a model: leave the options of a model out"
+            "--lead copies sentences without a model: leave out the options of a model"
         )
     from nmtkit.metrics import lead as lead_of
 
@@ -270,7 +270,7 @@ def _print_lead(
         results.write_line(lead_of(article, count))
 
     invitation = (
-        "" if source.has_files else "type an article on each line; its first sentences are printed"
+        "" if source.has_files else "type one article per line; its first sentences are printed"
     )
     results.write_stream(source.windows(), write, "articles", invitation)
 
@@ -309,7 +309,7 @@ def _noting_articles(text: Iterable[list[str]], place: str) -> Generator[list[st
     for number, window in enumerate(text):
         if number == 0 and looks_like_one_article(window):
             tell(
-                f"warning: {place} looks like one article, with paragraphs and blank lines between them, and each line "
-                "is summarized by itself: --per-file reads a file as one article"
+                f"warning: {place} looks like one article, with blank lines between paragraphs, but each line is "
+                "summarized separately: --per-file reads a file as one article"
             )
         yield window

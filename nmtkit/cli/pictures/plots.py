@@ -72,9 +72,7 @@ def run_plot_attention(
 ) -> None:
     """Carries out `nmtkit plot-attention`."""
     if subwords and what not in HEAT_MAPS:
-        raise click.UsageError(
-            f"--subwords is for heat-maps of words; --what {what} shows subwords anyway"
-        )
+        raise click.UsageError(f"--subwords does not apply to --what {what}: leave it out")
     _require_fitting_options(output, what, source, bool(how.layer or how.head), style)
     system, save = (
         load_from_options(replace(how, engine="nmtkit"), notify=note),
@@ -83,27 +81,25 @@ def run_plot_attention(
     reads_source = system.tokenizers.labels is None and system.reads == "text"
     if subwords and not reads_source:
         raise click.UsageError(
-            "--subwords is for models that read a text and write another; leave it out"
+            "--subwords requires a model that reads and writes text; leave it out"
         )
     if system.tokenizers.labels is not None:
         if target or what != "attention" or how.layer or how.head:
             raise click.UsageError(
-                "TARGET, --layer, --head and --what are for models that write, and this one gives labels"
+                "TARGET, --layer, --head and --what do not apply to a model that predicts labels; leave them out"
             )
         documents = attention_views.document_pictures(system, _read_pairs(source, None)[0])
         _draw(documents, output, style, show_document, save_documents)
         return
     if system.reads == "features":
         if source is None or not output or what != "attention":
-            raise click.UsageError(
-                "a captioner is drawn by PICTURES NUMBER -o FILE, without --what"
-            )
+            raise click.UsageError("for a captioner, use PICTURES NUMBER -o FILE without --what")
         file = FeaturesFile(source)
         why = "".join(fault.message for fault in file.new_faults())
-        if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.count:
+        if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.n_lines:
             raise DataError(
                 why
-                or f"{source} has {file.count:,} pictures: {target!r} is the number of none of them"
+                or f"{source} has {file.n_lines:,} pictures; {target!r} is not a number from 1 to {file.n_lines}"
             )
         rows = file.read(int(target) - 1)
         caption = as_translator(system).search([rows], need_attention=True)[0][0]
@@ -113,7 +109,7 @@ def run_plot_attention(
     if system.reads == "prompt" and what in (*HEAT_MAPS, "layers"):
         if target or what == "layers":
             raise click.UsageError(
-                "TARGET and layers are for models that read a source, and this one reads none"
+                "TARGET and --what layers require a model that reads a source; leave them out"
             )
         looks = attention_views.look_back_pictures(system, _read_pairs(source, None)[0])
         _draw(looks, output, style, show_attention, save)
@@ -154,7 +150,7 @@ def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> No
     has_page = any(path.suffix.lower() == ".html" for path in output)
     if longest > WIDE_SUMMARY_WORDS and not has_page:
         note(
-            f"a figure of {longest} columns is wide: -o FILE.html shows article and summary as coloured text, which is "
+            f"a figure of {longest} columns is wide; -o FILE.html shows article and summary as coloured text, which is "
             "easier to read on a screen"
         )
 
@@ -180,9 +176,9 @@ def _require_fitting_options(
         ),
         (
             chosen and what not in HEAT_MAPS,
-            "--layer and --head choose one attention; this draws all of them",
+            f"--layer and --head select one attention, but --what {what} draws them all: leave them out",
         ),
-        (has_style and not output, "--style is of a figure: give -o FILE"),
+        (has_style and not output, "--style applies only to a figure: add -o FILE"),
     ):
         if wrong:
             raise click.UsageError(fault)
@@ -221,7 +217,9 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
     for number, line in enumerate(stdin_sentences("draw"), start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
-            raise DataError(f"{STDIN}, line {number}: an empty side; there is nothing to draw")
+            raise DataError(
+                f"{STDIN}, line {number}: one side is empty, so there is nothing to draw"
+            )
         sources.append(first)
         targets.append(second if tab else None)
     return sources, targets
@@ -262,12 +260,12 @@ def run_plot_training(
         plots.picture_format(path)
     if (what == "report" or not output) and style != FigureStyle():
         raise click.UsageError(
-            "--title and --style are of a figure of curves: give -o FILE, without --what report"
+            "--title and --style apply only to a figure of curves: add -o FILE, and leave --what report out"
         )
     if what == "report":
         if len(runs) != 1 or not output:
             raise click.UsageError(
-                "a report is about one run: name the run, and the page with -o FILE.html"
+                "--what report is about one run: name one RUN and a page, -o FILE.html"
             )
         save_pictures(output, partial(save_report, find_training(runs[0])))
         return

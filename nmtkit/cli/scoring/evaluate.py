@@ -56,7 +56,7 @@ def run_evaluate(
 ) -> None:
     """Carries out `nmtkit evaluate`."""
     if run is not None and how.model is not None:
-        raise click.UsageError("RUN and -m name the same thing: give one of them")
+        raise click.UsageError("RUN and -m both name the run: use only one of them")
     scoring.require_one_stdin(source, *ref)
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
@@ -139,7 +139,7 @@ def run_evaluate(
         "  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)])
     )
     if table is not None:
-        terminal.table("", ["wanted, and given:", *table.labels], table.rows)
+        terminal.table("", ["correct \\ predicted", *table.labels], table.rows)
 
 
 def _answers(
@@ -164,7 +164,9 @@ def _require_pairs(
     confusion: Path | None,
 ) -> None:
     if confusion is not None and label_type(task.columns) is None:
-        raise click.UsageError(f"--plot is for labels, and a {task.name} has none: leave it out")
+        raise click.UsageError(
+            f"--plot applies to labels, and the task {task.name} has none: leave it out"
+        )
     if confusion is not None:
         picture_format(confusion)
     if (test_set is None) != (source is not None and bool(ref)) or (
@@ -173,7 +175,7 @@ def _require_pairs(
         raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     if not task.references or task.columns[0].name != "src":
         raise NmtkitError(
-            f"evaluate compares answers to texts with references, and a {task.name} has no such ones"
+            f"evaluate compares outputs for texts with references, and the task {task.name} has none"
         )
 
 
@@ -188,7 +190,7 @@ def _evaluate_language_model(
     beside = {**beside, "what a search needs": how.search_settings or how.shortlist or None}
     if ignored := [name for name, value in beside.items() if value is not None]:
         raise click.UsageError(
-            f"a language model has loss and perplexity alone: leave {', '.join(ignored)} out"
+            f"a language model is scored only by loss and perplexity: leave {', '.join(ignored)} out"
         )
     files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
     if files is None:

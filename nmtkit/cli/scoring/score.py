@@ -52,12 +52,12 @@ def run_score(
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
         raise click.UsageError(
-            "--source is only read with --by-length, --known-by or a metric that needs it: give one of these, or leave "
+            "--source is only used with --by-length, --known-by or a metric that needs it: add one of these, or leave "
             "--source out"
         )
     if known_by is not None and source is None:
         raise click.UsageError(
-            "--known-by looks for unknown words in the source too: give it with --source"
+            "--known-by also looks for unknown words in the source: add --source SRC"
         )
     if plot is not None:
         if not lengths_shown:
@@ -114,12 +114,10 @@ def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
     ]
     if not kept:
         raise DataError(
-            f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so that "
-            "none is left to score; take a run with a larger vocabulary, or leave the option out"
+            f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so "
+            "no line is left to score; use a run with a larger vocabulary, or leave the option out"
         )
-    tell(
-        f"{len(kept):,} of {len(texts[0]):,} lines have no word that {path} does not know: these are scored"
-    )
+    tell(f"scoring {len(kept):,} of {len(texts[0]):,} lines: those without words unknown to {path}")
     return kept
 
 
@@ -171,7 +169,7 @@ def run_score_alignments(
     )
     terminal.say(
         f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
-        f"{n_possible - n_sure} that are only possible; a lower AER is better"
+        f"{n_possible - n_sure} links that are only possible; a lower AER is better"
     )
 
 
@@ -180,8 +178,8 @@ def _read_alignments(path: str, option: str, base: int | None) -> AlignmentFile:
     file = parse_alignments(scoring.read_texts(path, EXTRACT_HINT), named(path), base)
     if base is None and (doubt := file.base_warning):
         tell(
-            f"note: {named(path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
-            f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike"
+            f"note: {named(path)} was read as counting words from 0, but {doubt}; if it counts from 1, add "
+            f"{option} 1, otherwise {option} 0; if only one side of it counts from 1, renumber that side"
         )
     return file
 

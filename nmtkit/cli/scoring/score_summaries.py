@@ -66,7 +66,7 @@ def run_score_summaries(
         if count:
             tell(
                 f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
-                "and the quality report only in its number of words"
+                "and the quality report counts them only in the length"
             )
     for note in notes(metrics, ref_lines, options):
         tell(f"note: {note}")

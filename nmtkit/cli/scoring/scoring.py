@@ -23,9 +23,7 @@ from nmtkit.metrics.systems import ScoredSystem, named
 def require_one_stdin(*paths: str | Path | None) -> None:
     """Refuses standard input as two of the files that are read."""
     if [*map(str, paths)].count("-") > 1:
-        raise click.UsageError(
-            "standard input (-) is read once, so only one of the files can be it"
-        )
+        raise click.UsageError("standard input (-) can be read only once; use it for one file")
 
 
 def names_of_metrics() -> set[str]:
@@ -46,15 +44,17 @@ def passes_settings(summaries: bool) -> Decorator:
         require_one_stdin(*given["hyps"], *given["ref_paths"], given["source"])
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
-            raise click.UsageError("--paired-ar compares several HYPs")
+            raise click.UsageError("--paired-ar requires several HYPs")
         if paired_ar and significance is not None:
-            raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
+            raise click.UsageError(
+                "--paired-ar replaces the bootstrap: leave --paired-bs or --no-significance out"
+            )
         if paired_ar:
             return metrics.Resampling("ar", n_samples or 10_000, seed)
         wanted = (summaries or several) if significance is None else significance
         if n_samples and not wanted:
             raise click.UsageError(
-                "--n-samples are draws of a test, and none is made: give --paired-bs, or not this"
+                "--n-samples requires a significance test: add --paired-bs, or leave --n-samples out"
             )
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 

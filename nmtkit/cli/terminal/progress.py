@@ -30,13 +30,13 @@ def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
         f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {limit}, or let the schedule end with the training "
-        "(training.schedule.over: budget, of updates or minutes that are used up)"
+        "(training.schedule.over: budget)"
     )
 
 
 TOO_LARGE = (
-    "a batch did not fit into the memory of the device, and its update was made in parts; the result is the same, but "
-    "it takes more time: lower batch.batch_tokens to spare that (this is said once)"
+    "a batch did not fit into the device's memory, so its update was made in parts; the result is the same, but this "
+    "takes more time: lower batch.batch_tokens to avoid it (shown once)"
 )
 
 
@@ -55,7 +55,7 @@ def show_event(
         )
         if isinstance(event, Step) and event.skipped:
             display.message(
-                f"update {event.update}: {event.skipped} updates left out, their loss was not finite"
+                f"update {event.update}: {event.skipped} updates skipped because their loss was not finite"
             )
         if isinstance(event, Step) and event.halved:
             display.message(TOO_LARGE, once=True)
@@ -65,7 +65,7 @@ def show_event(
             f"validation at update {event.update}: {_validation_figures(event.metrics, config.best_metric)}{best}"
         )
     elif isinstance(event, Stopped) and stage is not None:
-        display.message(f"stage {stage.name} is over after {describe_end(event)}")
+        display.message(f"stage {stage.name} ended after {describe_end(event)}")
         if warning := schedule_warning(
             event, next(one for one in recipe.stages if one.name == stage.name)
         ):

@@ -31,6 +31,6 @@ def confirm(question: str, agreed: bool) -> None:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise NmtkitError(
-            f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes"
+            f"nothing was done, because there is no terminal for the question {question!r}; answer it with --yes"
         )
     click.confirm(question, abort=True, err=True)

@@ -23,7 +23,7 @@ def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
 
 def show_report(report: DataReport) -> None:
     """Prints the report of preprocessing on stderr."""
-    tell(report.line())
+    tell(report.one_line_summary())
     faults = [
         (name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"
     ]
@@ -53,13 +53,13 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
     )
     if not any(one.of_general_text for one in changes):
         tell(
-            "forgetting was not measured without a test set of general text: name one with "
+            "forgetting was not measured, because there is no general test set: name one with "
             "--general-test SRC TGT (init_from.test in a recipe)"
         )
     for one in changes:
         if one.before - one.after <= 1:  # chance and taste explain it
             continue
-        fault, remedy = "fine-tuning made it worse", "Lower training.lr, or bring more text"
+        fault, remedy = "fine-tuning made the model worse", "Lower training.lr, or add more text"
         if one.of_general_text:
             more = (
                 "more general text (data.train.weights)"
@@ -68,7 +68,7 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
             )
             fault, remedy = (
                 "catastrophic forgetting",
-                f"Mix in {more}, lower training.lr, or make fewer updates",
+                f"Mix in {more}, lower training.lr, or train for fewer updates",
             )
         tell(
             f"warning: {fault}: {one.metric} on {one.text} fell from {one.before:.2f} to {one.after:.2f}. {remedy}"

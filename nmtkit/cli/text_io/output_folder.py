@@ -43,9 +43,7 @@ class OutputFolder:
                 "--output-dir writes one output for each FILE: name the files, or use -o"
             )
         if folder.exists() and not folder.is_dir():
-            raise NmtkitError(
-                f"{folder}: --output-dir names a folder, and this is a file; write it with -o"
-            )
+            raise NmtkitError(f"{folder}: --output-dir needs a folder, but this is a file; use -o")
         self.path = folder
         self.inputs = inputs
         self.outputs = [folder / output_name(path) for path in inputs]

@@ -34,7 +34,7 @@ def stdin_lines() -> Iterator[str]:
     r"""The lines of standard input, plain or compressed, without their ends: \n or \r\n, and no others."""
     if sys.stdin is None:
         raise DataError(
-            f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`"
+            f"{STDIN}: it is closed, but text is read from it; redirect a file with `< FILE`"
         )
     try:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
@@ -51,7 +51,7 @@ def stdin_sentences(purpose: str) -> list[str]:
     require_plain_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
         raise DataError(
-            f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}"
+            f"nothing to {purpose}: {STDIN} is empty; pass a sentence, or send lines to {STDIN}"
         )
     return lines
 
@@ -90,7 +90,7 @@ def warn_of_format(lines: Sequence[str], place: str) -> None:
     """Warns if the first lines of a text look like markup, subtitles or a table."""
     if found := text_format(lines, place):
         tell(
-            f"warning: {place}: this looks like {found.title}, and each line is read as plain text. {found.advice}"
+            f"warning: {place}: this looks like {found.title}, but each line is read as plain text. {found.advice}"
         )
 
 

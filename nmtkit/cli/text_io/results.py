@@ -83,7 +83,7 @@ def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
         if output is not None and output_dir is not None:
             raise click.UsageError(
-                "-o writes one file, --output-dir one for each FILE: give one of them"
+                "-o writes one file, and --output-dir one for each FILE: use only one of them"
             )
         if output_dir is not None:
             _into_folder(command, output_dir, options)
@@ -104,7 +104,7 @@ def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any
             if has_folder
             else "name a file in it"
         )
-        raise click.UsageError(f"-o {output}: it is a folder, and -o writes one file; {remedy}")
+        raise click.UsageError(f"-o {output}: this is a folder, but -o writes one file; {remedy}")
     with output_file(output, _paths(options)) as file, redirect_stdout(file):
         command(**options)
     note(f"wrote {output}")
@@ -116,7 +116,7 @@ def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, A
             require_other(output, _paths(options), "--output-dir")
         if replaced := opened.replaced():
             note(
-                f"{len(replaced)} of {len(opened.outputs)} outputs exist, and are replaced: {replaced[0]}, ..."
+                f"{len(replaced)} of {len(opened.outputs)} outputs already exist and are replaced: {replaced[0]}, ..."
             )
         command(**options)
     count = len(opened.outputs)
@@ -161,7 +161,7 @@ class UnknownTokens:
         """Warns on stderr if most tokens were unknown."""
         if self.unknown < max(1, _MOSTLY * self.tokens):
             return
-        why = "the model cannot read this text; take one that was trained on text like it"
+        why = "the model cannot read this text; use one that was trained on similar text"
         if self.side == "target":
             why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity means nothing"
         share = self.unknown / self.tokens

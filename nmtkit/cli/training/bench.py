@@ -116,8 +116,8 @@ def dry_run(loaded: Recipe, run_path: str, place: torch.device) -> None:
     whole = f"stage {first}" if others else "the whole training"
     terminal.table(f"{whole} of {loaded.name}", ["what", "value"], rows)
     if others:
-        tell(f"what the other stages take comes on top: {', '.join(others)}")
-    tell("nothing was saved: train without --dry-run to begin")
+        tell(f"the other stages need additional time: {', '.join(others)}")
+    tell("nothing was saved; to train, leave out --dry-run")
 
 
 def read_test_lines(
@@ -131,7 +131,7 @@ def read_test_lines(
             refuse_json_lines(text, name, EXTRACT_HINT)
         return lines[:count], references and references[:count]
     if ref is not None:
-        raise click.UsageError("--ref belongs to --source; give both")
+        raise click.UsageError("--ref requires --source; give both")
     run = find_run(how.model)[0]
     splits = run.recipe.data.splits()
     files = splits.get("test") or splits.get("valid")
@@ -220,7 +220,7 @@ def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device
         _show_speeds(tuned, title)
     else:
         tell(
-            f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured"
+            f"the recipe leaves nothing to measure on {place.type}: {tuned.config}; set a key to `auto` to measure it"
         )
 
 
@@ -228,10 +228,10 @@ def _show_speeds(result: speed_cache.TuningResult[Any], title: str) -> None:
     fastest = max(result.speeds.values())
     rows = []
     for config, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
-        taken = "taken" if config == str(result.config) else ""
-        shown = f"{speed:,.0f}" if speed else "given up: too slow, or too little memory"
+        taken = "chosen" if config == str(result.config) else ""
+        shown = f"{speed:,.0f}" if speed else "stopped: too slow, or not enough memory"
         rows.append([config, shown, f"{speed / fastest:.0%}", taken])
-    terminal.table(title, ["settings", "target tokens/s", "of the fastest", ""], rows)
+    terminal.table(title, ["settings", "target tokens/s", "relative speed", ""], rows)
     tell(str(result))
 
 
@@ -251,7 +251,7 @@ LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard", "ctransla
 def run_doctor(clear: bool) -> None:
     """Carries out `nmtkit doctor`."""
     if clear:
-        terminal.say(f"{speed_cache.clear()} forgotten: {speed_cache.cache_folder()} is empty")
+        terminal.say(f"deleted {speed_cache.clear()} measurements in {speed_cache.cache_folder()}")
         return
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
@@ -267,7 +267,7 @@ def run_doctor(clear: bool) -> None:
         "CPU instructions": torch.backends.cpu.get_cpu_capability(),
         "CUDA": "yes" if torch.cuda.is_available() else f"no: {why_no_cuda}",
         "devices": ", ".join(devices.describe(torch.device(name)) for name in devices.available()),
-        "will be used": f"{devices.describe(chosen)}, because {why}; --device chooses another",
+        "will be used": f"{devices.describe(chosen)}, because {why}; --device selects another",
         "measured settings": f"{len(speed_cache.entries())}, kept in {speed_cache.cache_folder()}",
     }
     facts |= {name: machine.library_version(name) for name in LIBRARIES}

@@ -54,16 +54,14 @@ def run_compare(
         )
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError(
-            "two of these have one name, so they would share a run: give each recipe a `name` of its own"
+            "two recipes have the same name and would share a run: give each recipe its own `name`"
         )
     tests = [require_test_set(one) for _, one in chosen]
     same_test_set = (
         len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) == 1
     )
     if not same_test_set:
-        tell(
-            "warning: these are measured on different test sets, so their figures cannot be compared line by line"
-        )
+        tell("warning: these runs have different test sets, so their scores cannot be compared")
     for folder, one in chosen:
         if not folder.result.exists():
             place = choose_device(device, one)
@@ -141,7 +139,7 @@ def _with_seeds(
     """The recipe with each of its seeds, counted up from its own seed; each seed has its own run."""
     if RunFolder(Path(name)).exists():
         raise RecipeError(
-            f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe"
+            f"{name}: --seeds trains recipes, but this is a run: leave --seeds out, or name a recipe"
         )
     chosen = []
     for seed in range(first.seed, first.seed + seeds):
@@ -194,17 +192,17 @@ def _find_or_load(
         folder = RunFolder(runs / one.name)
     elif overrides:
         raise RecipeError(
-            f"{name}: this run is trained; --set changes recipes only: name its recipe instead"
+            f"{name}: this is a trained run, and --set changes only recipes: name its recipe instead"
         )
     elif not folder.result.exists():
         raise RecipeError(
-            f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)"
+            f"{name}: this run is not finished: resume it first (`nmtkit train RECIPE --resume`)"
         )
     else:
         one = Run.open(name).recipe
     if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":
-        remedy = "set other outputs side by side with `nmtkit score` or `nmtkit score-summaries`"
-        raise RecipeError(f"{name}: compare measures translations of texts by BLEU; {remedy}")
+        remedy = "compare other outputs with `nmtkit score` or `nmtkit score-summaries`"
+        raise RecipeError(f"{name}: compare scores translations of text with BLEU; {remedy}")
     return folder, one
 
 

@@ -39,13 +39,13 @@ def run_list_recipes() -> None:
         _listed(config.load(name, config.any_text(name))) for name in config.bundled(presets=True)
     ]
     for title, rows in (
-        ("ready: the text is here", ready),
+        ("ready: the text is installed", ready),
         ("the text must be fetched first (nmtkit fetch --list)", fetched),
-        ("the text must be fetched, and training needs a GPU or much time", large),
+        ("the text must be fetched, and training needs a GPU or a lot of time", large),
         ("presets, for your own text: train --preset, or `extends` in a recipe", presets),
     ):
         if rows:
-            terminal.table(title, ["recipe", "what it is for"], rows)
+            terminal.table(title, ["recipe", "purpose"], rows)
             terminal.say("")
 
 
@@ -107,7 +107,7 @@ def run_explain_keys(key: str | None, name: str) -> None:
                 rows[(path,)] = [path, _short(str(value)), before, config.describe_key(changed)]
     if key is not None and not rows:
         raise RecipeError(
-            f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}"
+            f"recipes have no key `{key}`{_near_keys(key, [one.path for one in keys])}"
         )
     paths = [row[0] for row in rows.values()]
     if key is not None and key not in paths and (group := config.describe_key(key)):
@@ -196,7 +196,7 @@ def run_preprocess(
             else:
                 show_report(event)
     except KeyboardInterrupt:
-        tell("stopped; what is complete is kept, and the same command goes on from there")
+        tell("stopped; finished parts are kept, and the same command continues from there")
         raise SystemExit(130) from None
     same = [*(f"--set={text}" for text in overrides), *([f"--run={run_path}"] if run_path else [])]
     following = shlex.join(["nmtkit", "train", name, *same])

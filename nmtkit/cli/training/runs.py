@@ -21,7 +21,7 @@ def run_runs(runs: Path, as_json: bool) -> None:
         head = ["run", "recipe", "state", "updates", "validation", "test", "MB", "changed"]
         terminal.table("", head, [_row(one) for one in summaries])
     else:
-        tell(f"there is no run under {runs}/; `nmtkit train demo` makes one")
+        tell(f"there is no run in {runs}/; `nmtkit train demo` creates one")
 
 
 def _row(one: RunSummary) -> list[str]:

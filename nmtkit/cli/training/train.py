@@ -116,9 +116,9 @@ def _show_end(run: Run, stopped: Stopped) -> None:
     # a fault there is none of the training; counting operations is for those of more than a minute
     try:
         save_report(run, run.folder.page, count=stopped.seconds > 60)
-        tell(f"a page about this training: {run.folder.page}")
+        tell(f"report on this training: {run.folder.page}")
     except Exception as fault:
-        tell(f"{run.folder.page}: the page about this training is not drawn: {fault}")
+        tell(f"{run.folder.page}: the report on this training was not written: {fault}")
     if advice := more_time_advice(run, stopped):
         tell(advice)
 
@@ -134,12 +134,10 @@ def _require_fitting_options(
     given = request.given()
     if resuming and overwrite:
         raise click.UsageError(
-            "--resume continues a run and --overwrite replaces it: give one of them"
+            "--resume continues a run and --overwrite replaces it: use only one of them"
         )
     if allow_new_data and not resuming:
-        raise click.UsageError(
-            "--allow-new-data is for a run that is resumed: give it with --resume"
-        )
+        raise click.UsageError("--allow-new-data applies only to a resumed run: add --resume")
     if dry_run and (resuming or overwrite):
         raise click.UsageError("--dry-run saves nothing: leave --resume and --overwrite out")
     if name is not None and given:
@@ -169,7 +167,12 @@ def _resume(
     begun = processes.broadcast_object(folder.has_training() if processes.rank() == 0 else None)
     if processes.rank() == 0:
         tell(
-            f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}"
+            f"{folder.path}: "
+            + (
+                "resuming the training in this folder"
+                if begun
+                else "nothing to resume, starting a new run"
+            )
         )
     return begun
 
@@ -215,7 +218,7 @@ def train_run(
     assert stopped is not None
     if first and stopped.reason == "interrupted":
         tell(
-            f"stopped after update {stopped.update}; the state is saved. Go on with:\n  {resume_command(sys.argv)}"
+            f"stopped after update {stopped.update}; the state is saved. Resume with:\n  {resume_command(sys.argv)}"
         )
         raise SystemExit(130)
     return stopped
@@ -296,7 +299,9 @@ class _ShownTraining:
         if self._stop.is_set():
             raise KeyboardInterrupt
         self._stop.set()
-        tell("stopping after this update; the state will be saved (once more to stop at once)")
+        tell(
+            "stopping after this update; the state will be saved (interrupt again to stop at once)"
+        )
 
 
 def resume_command(words: Sequence[str]) -> str:
@@ -329,9 +334,7 @@ def _show_test(run: Run, result: TestResult) -> None:
             f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}"
         )
     if result.cut:
-        tell(
-            f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)"
-        )
+        tell(f"{result.cut} of them were truncated, as in training (data.over_long: truncate)")
     if not result.scores:
         return
     for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:

@@ -42,7 +42,7 @@ def look(run: Run) -> tuple[str, list[Chart]]:
         if holder
         else "finished"
         if folder.result.exists()
-        else "not trained from here"
+        else "not being trained from here"
     )
     curves = training_curves(run, name)
     charts: list[Chart] = [

@@ -22,13 +22,11 @@ def run_average(
 ) -> None:
     """Carries out `nmtkit average`."""
     if sum(map(bool, (best, recent, files))) > 1:
-        raise click.UsageError(
-            "--best, --recent and FILES each say what to average: give one of them"
-        )
+        raise click.UsageError("--best, --recent and FILES conflict: use only one of them")
     for path in files:
         if path.is_dir():
             raise click.UsageError(
-                f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}"
+                f"{path} is a folder, but FILES must be checkpoints; name a run with -m {path}"
             )
     if files and output is not None and model is None:
         run, written, of_run, chosen = None, output, "", list(files)
@@ -38,7 +36,7 @@ def run_average(
         chosen = list(files) or weights_to_average(run, best, recent)
         if output is None and run.folder.imported.is_file():
             raise click.UsageError(
-                f"{written} has the only weights of an imported run: name another file with -o FILE"
+                f"{written} contains the only weights of an imported run: name another file with -o FILE"
             )
     results.require_other(output, chosen)
     average_files(chosen, written, run)
@@ -65,8 +63,8 @@ def run_import(
     toolkit = toolkit or detect_toolkit(folder)
     if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
-            f"{folder}: not a folder; name the one that its training saved in, or that `hf download NAME --local-dir "
-            "DIR` makes of a model of Hugging Face's hub (pip install huggingface_hub)"
+            f"{folder}: not a folder; name the folder that the other toolkit saved, or download a model from the "
+            "Hugging Face hub with `hf download NAME --local-dir DIR` (pip install huggingface_hub)"
         )
     run = import_run(folder, output, tell, toolkit=toolkit, task=task, source_prefix=source_prefix)
     tell(f"imported into {run.path}")

@@ -152,7 +152,7 @@ def test_attention_is_drawn_on_the_text(trained: Path, console: Command) -> None
     assert f"{weights['ba be bi bo.']:.2f}" == shown[0]
     assert drawn[-3:] == ["gu", "ga", "ge."]
     for more in (["a target"], ["--layer", "1"], ["--head", "2"]):
-        refused(console(*how, text, *more), "this one gives labels")
+        refused(console(*how, text, *more), "a model that predicts labels")
     refused(console(*how, " "), "has no letters that the tokenizer knows")
 
 
@@ -210,13 +210,13 @@ def test_sentences_end_in_their_marks() -> None:
             "translation",
             "tgt",
             "tokenizer.sentences=true",
-            "a translation writes texts, which end in one EOS",
+            "the task translation generates texts, which end in a single EOS",
         ),
         (
             "classification",
             "labels",
             "training.objectives.coverage_weight=1",
-            "no attention of written words",
+            "no attention for output words",
         ),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_language_model_is_judged_by_its_fit_and_goes_on_with_prompts(
     assert free in CYCLE
     refused(
         console("evaluate", tmp_path / "run", "--source", prompts, "--ref", prompts),
-        "a writing has no such ones",
+        "the task writing has none",
     )
 
 
@@ -216,6 +216,6 @@ def test_features_are_described_by_the_command(
     assert len(done.out.splitlines()) == 24
     refused(
         console(*how, stdin="some text\n"),
-        "features are read from files: name an .npy, .npz or .txt FILE",
+        "features are read only from files: name an .npy, .npz or .txt FILE",
     )
     refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot read it as .npy or .npz")

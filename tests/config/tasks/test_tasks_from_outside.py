@@ -134,19 +134,20 @@ def test_a_task_without_answers_is_judged_by_its_fit(
     texts = ["--source", corpus / "valid.src", "--ref", corpus / "valid.tgt"]
     refused(
         console("evaluate", tmp_path / "run", *texts),
-        "evaluate compares answers",
-        "a fitting has no such ones",
+        "evaluate compares outputs",
+        "the task fitting has none",
     )
 
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
     with pytest.raises(
-        RecipeError, match="validation of a fitting gives no 'bleu': valid names: loss, perplexity"
+        RecipeError,
+        match="validation of fitting does not measure 'bleu': valid names: loss, perplexity",
     ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
     assert config.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
     with pytest.raises(
-        RecipeError, match=r"`evaluation.metrics`: they compare answers .* fitting has none"
+        RecipeError, match=r"`evaluation.metrics`: they compare outputs .* fitting has none"
     ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
     assert config.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []

@@ -35,9 +35,9 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
     assert drawn(tmp_path / "a.svg") == drawn(tmp_path / "b.svg")
     refused(
         console(*plot, "3", "-o", tmp_path / "c.svg"),
-        "has 2 pictures: '3' is the number of none of them",
+        "has 2 pictures; '3' is not a number from 1 to 2",
     )
-    refused(console(*plot), "a captioner is drawn by PICTURES NUMBER -o FILE")
+    refused(console(*plot), "for a captioner, use PICTURES NUMBER -o FILE")
     for shape, fits in ((8, 8), False), ((9, 3), True), ((5, 3), False):
         regions = np.zeros(shape, np.float32)
         given = replace(caption, attention=np.ones((len(picture.words) + 1, shape[0]), np.float32))
