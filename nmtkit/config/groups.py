@@ -1,4 +1,4 @@
-"""Groups of a recipe: a stage of a training, `evaluation`, and tags of corpora as special tokens of the tokenizer."""
+"""Groups of a recipe: stages of training, `evaluation`, and the tags of corpora as special tokens."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -21,53 +21,53 @@ from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 
 STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
-"""What a stage may change of a recipe: the task, and these groups."""
+"""The groups that a stage may change, in addition to the task."""
 MAX_STAGES = 100
-"""How many stages a training may have: each is a whole recipe."""
+"""The maximum number of stages; each is a whole recipe."""
 
 
 class Stage(Settings):
-    """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
+    """One stage of training, which changes settings of the recipe. Its updates, epochs and minutes start at zero.
 
-    A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
-    model has only now begins as in a fresh model. The optimizer goes on with what it knows of each weight, if it is the
-    same. Minutes that the recipe gives, and not a stage, are those of all stages together.
+    A stage starts from the best weights of the previous stage, and has its own data order. Parts that are new in the
+    model are initialized as in a new model. The optimizer keeps its state of each weight if its kind stays the same.
+    Minutes that are set in the recipe, and not in a stage, limit all stages together.
     """
 
     name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
-    """What the stage is called; letters, digits, - and _."""
+    """Name of the stage: letters, digits, - and _."""
     task: str | None = None
-    """Another task, such as language-modelling to pretrain; the last stage has that of the recipe."""
+    """Another task, such as language-modelling for pretraining; the last stage has the task of the recipe."""
     data: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `data` that differ; train and valid are taken whole. Another text is stored on its own."""
+    """Settings of `data` that change; train and valid are replaced as a whole. Another text is stored separately."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the model that differ; `kind` and all sizes stay."""
+    """Settings of the model that change; `kind` and all sizes stay the same."""
     batch: dict[str, Any] = Field(default_factory=dict)
-    """How training batches are made."""
+    """Settings of `batch` that change."""
     training: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `training` that differ."""
+    """Settings of `training` that change."""
     search: dict[str, Any] = Field(default_factory=dict)
-    """Search settings: beam, penalties, limits."""
+    """Settings of `search` that change."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """How validation judges the model; the test goes by that of the recipe."""
+    """Settings of `evaluation` that change; the test uses those of the recipe."""
 
     def changes(self) -> dict[str, Any]:
-        """What it changes, by group."""
+        """The changed settings by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
     def with_storage_settings(self, whole: Any) -> "Stage":
-        """With the settings of `whole`, its recipe, by which texts are stored: it can be laid over another recipe."""
+        """Adds the storage settings of the stage's recipe, `whole`, so that another recipe can be merged in."""
         limits = whole.data.model_dump(include={"max_length", "max_tgt_length"})
         own = {"data": {**self.data, **limits}, "model": whole.model.model_dump(exclude={"kind"})}
         return self.model_copy(update=own)
 
     def changed_keys(self) -> Iterator[tuple[str, Any]]:
-        """The dotted keys that it changes, with their values."""
+        """The dotted keys that the stage changes, with their values."""
         return _dotted_keys(self.changes())
 
 
 def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe without what a stage replaces as a whole.
+    """Returns a recipe without the settings that a stage replaces as a whole.
 
     A stage replaces files if it has its own, metrics and test set if it has another task, and the metric that chooses
     the best checkpoint if it names another one or does not measure it.
@@ -144,20 +144,20 @@ def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str
 
 
 class EvaluationConfig(Settings):
-    """How the model is judged on the validation set while it trains."""
+    """How the model is evaluated on the validation set during training."""
 
     beam_size: Beam = Field(default=1, ge=1)
-    """Beam size of the validation's search; the final translation uses `search.beam_size`."""
+    """Beam size for validation; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
-    """Translate only this many validation sentences, the first ones; of several `directions` as many of each. Default:
-    all. The loss is always of all."""
+    """Translate only the first validation sentences, this many, or this many per direction if there are `directions`.
+    Default: all. The loss is always computed on all sentences."""
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
-    """sacrebleu's tokenization for BLEU and GLEU; none is for text that is already tokenized."""
+    """sacrebleu's tokenization for BLEU and GLEU; use none for text that is already tokenized."""
     lowercase: bool = False
-    """BLEU, chrF and CIDEr-D ignore case."""
+    """Ignore case in BLEU, chrF and CIDEr-D."""
     metrics: Annotated[list[Name] | None, METRICS] = None
-    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
-    as bleu, for summaries rouge. The test after training uses them too."""
+    """Validation metrics in addition to loss and perplexity, named as in `nmtkit score --metrics`. Default: the metrics
+    of the task, such as bleu, or rouge for summaries. The test after training also uses them."""
 
     @property
     def options(self) -> Options:
@@ -272,6 +272,6 @@ def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:
             if unknown := [tag for tag in tags.split() if tag not in tokenizer.specials]:
                 raise ValueError(
                     f"`data`: {split}: the tokenizer has no tag {unknown[0]} (its special tokens: "
-                    f"{shorten(', '.join(tokenizer.specials), 200) or 'none of its own'}); leave the tag out, or use "
+                    f"{shorten(', '.join(tokenizer.specials), 200) or 'none'}); leave the tag out, or use "
                     "it in data.train and learn a new tokenizer"
                 )

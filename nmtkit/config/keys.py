@@ -1,6 +1,6 @@
-"""What may stand in a recipe: the kinds of a group with the keys of each, and the values of a key with choices.
+"""What a recipe may contain: the kinds of a group with their keys, and the values of keys with choices.
 
-All of it is read from the types of the settings, the registries and the docstrings of what they name.
+It is read from the types of the settings, the registries and the docstrings of the registered objects.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from nmtkit.core.settings import group_classes, members_by_name, members_of
 from nmtkit.metrics.metric import METRICS, text_metrics
 
 KIND = "kind"
-"""The key that chooses among the kinds of a group."""
+"""The key that selects the kind of a group."""
 
 _PLAIN = {NoneType: "null", bool: "true, false", int: "a number", float: "a number", str: "a text"}
 
@@ -28,9 +28,9 @@ class KeyChoice:
 
     name: str
     meaning: str = ""
-    """A line, with the paper where there is one."""
+    """One line of description, with the paper if there is one."""
     keys: tuple[str, ...] = ()
-    """The keys that go with it, where it is a kind of a group."""
+    """The keys of this choice, if it is a kind of a group."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,21 @@ class RecipeKey:
 
     path: str
     kinds: tuple[str, ...]
-    """The kinds of the group that have it; none where the group has no kinds."""
+    """The kinds of the group that have this key; empty if the group has no kinds."""
     default: str
     meaning: str
 
     def is_named(self, keys: str) -> bool:
-        """Whether dotted keys name it, a group that it is in, or one kind of that group, as `model.transformer`."""
+        """Whether dotted keys name this key, its group, or one kind of its group, such as `model.transformer`."""
         group, _, name = self.path.rpartition(".")
         paths = [self.path, *(f"{group}.{kind}.{name}" for kind in self.kinds)]
         return any(f".{keys}." in f".{path}." for path in paths)
 
 
 def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
-    """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices.
+    """Returns the choices of a dotted key: the kinds of a group, or the values of a key; empty if there are none.
 
-    `kinds` are those of its group that are asked, as in `RecipeKey.kinds`; none: all.
+    `kinds` limits the kinds of its group, as in `RecipeKey.kinds`; empty: all kinds.
     """
     *above, last = key.split(".")
     if last == KIND and above and (listed := choices(".".join(above))):
@@ -67,9 +67,9 @@ def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
 
 
 def all_keys() -> list[RecipeKey]:
-    """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group.
+    """Returns all keys that a recipe may have, including those of all kinds, with `kind` once for each group.
 
-    One that is the same in several kinds of a group comes once.
+    A key that is the same in several kinds of a group is listed once.
     """
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in [("", Recipe), *_groups(Recipe)]:
@@ -98,13 +98,13 @@ def all_keys() -> list[RecipeKey]:
 
 
 def describe_key(key: str) -> str:
-    """What a key is for; empty if there is none of that name."""
+    """Returns the description of a key; empty if there is no such key."""
     *above, last = key.split(".")
     return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
 
 
 def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every group of settings below a class, of each kind, with its dotted path."""
+    """Yields every group of settings below a class, for each kind, with its dotted path."""
     for key, field in cls.model_fields.items():
         for group in group_classes(field):
             yield f"{above}{key}", group
@@ -115,20 +115,20 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _owners(path: Sequence[str]) -> list[Any]:
-    """The classes whose fields may stand at a path."""
+    """Returns the classes whose fields are allowed at a path."""
     return (
         [group for place, group in _groups(Recipe) if place == ".".join(path)] if path else [Recipe]
     )
 
 
 def _kind(group: Any) -> str:
-    """The name of one of several kinds of a group; empty where there is one kind only."""
+    """Returns the name of one of several kinds of a group; empty if there is only one kind."""
     field = group.model_fields.get(KIND)
     return str(field.default) if field is not None and len(get_args(field.annotation)) == 1 else ""
 
 
 def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
-    """The kinds of a group. A class that has its module to itself is described by the module's head."""
+    """Returns the kinds of a group. A class that is alone in its module is described by the module's docstring."""
     modules = Counter(group.__module__ for group in groups)
     kinds = []
     for group in groups:
@@ -143,7 +143,7 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
 
 
 def _members(field: Any) -> list[KeyChoice]:
-    """The members of its registry; of metrics those that compare texts, which alone a recipe can name."""
+    """Returns the members of its registry; for metrics, only those that compare texts, which a recipe can name."""
     members = []
     for registry in [mark for mark in field.metadata if isinstance(mark, Registry)][:1]:
         names = (
@@ -154,7 +154,7 @@ def _members(field: Any) -> list[KeyChoice]:
 
 
 def _values(annotation: Any) -> list[KeyChoice]:
-    """The values that a type lists, and in words what else it allows; empty if it lists none."""
+    """Returns the values that a type lists, and a phrase for other values it allows; empty if it lists none."""
     parts = list(_parts(annotation))
     if not any(get_origin(part) is Literal or part is bool for part in parts):
         return []
@@ -167,14 +167,14 @@ def _values(annotation: Any) -> list[KeyChoice]:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """A type, or those that it is made of; a `Literal` is one, and so is a group of further keys."""
+    """Returns a type, or the members of a union; a `Literal` and a group of keys each count as one type."""
     if get_origin(annotation) in (Literal, dict) or not get_args(annotation):
         return [annotation]
     return [inner for part in get_args(annotation) for inner in _parts(part)]
 
 
 def _first_line(thing: Any) -> str:
-    """The first sentence of a docstring; of a metric its title."""
+    """Returns the first sentence of a docstring, or the title of a metric."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return str(getattr(thing, "title", ""))
     text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())

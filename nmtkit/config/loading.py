@@ -1,4 +1,4 @@
-"""Reading a recipe: its file, what it extends, what `--set` says; every fault is told where it stands."""
+"""Reading a recipe: its file, the recipes it extends, and `--set`; each error names the place of the fault."""
 
 import difflib
 import os
@@ -23,21 +23,21 @@ from nmtkit.data.text.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
 
 PRESET = "preset-"
-"""How the name of a recipe begins that has no text of its own: other recipes extend it."""
+"""Prefix of the names of recipes without text, which other recipes extend."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Some keys of a recipe as a file or an option gives them; laid over another it makes a third."""
+    """Keys of a recipe from a file or an option; merging two layers gives a third."""
 
     data: Mapping[str, Any]
     places: Mapping[KeyPath, str]
-    """Where each key stands, as `load_yaml` gives it."""
+    """The place of each key, as returned by `load_yaml`."""
     name: str
-    """Where all of it stands."""
+    """The name of the file or option."""
 
     def over(self, base: "Layer") -> "Layer":
-        """This one over another, key by key; a group whose `kind` changes starts afresh: its old keys do not fit."""
+        """Merges this layer into another, key by key; a group whose `kind` changes loses its old keys."""
         replaced: set[KeyPath] = set()
         kind = _kind_of_model(self) or _kind_of_model(base)
         upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
@@ -51,7 +51,7 @@ class Layer:
         return Layer(data, {**kept, **upper.places}, self.name)
 
     def expand_shorthands(self, kind: str) -> "Layer":
-        """With the keys of a kind of model in place of one that stands for several, so that each can be replaced."""
+        """Replaces a model key that sets several others with those keys, so that each can be overridden."""
         given, places = self.data.get("model"), dict(self.places)
         if not kind or not isinstance(given, dict):
             return self
@@ -65,7 +65,7 @@ class Layer:
         return replace(self, data={**self.data, "model": model}, places=places)
 
     def only(self, keys: Collection[str]) -> "Layer":
-        """Without the other keys."""
+        """Returns the layer with only these keys."""
         data = {key: value for key, value in self.data.items() if key in keys}
         return replace(
             self,
@@ -74,7 +74,7 @@ class Layer:
         )
 
     def stage(self, number: int) -> "Layer":
-        """What one stage says; the keys begin anew below it."""
+        """Returns the layer of one stage, whose keys are relative to the stage."""
         above: KeyPath = ("stages", number)
         places = {
             path[2:]: place for path, place in self.places.items() if path[:2] == above and path[2:]
@@ -82,7 +82,7 @@ class Layer:
         return Layer(self.data["stages"][number], places, self.places.get(above, self.name))
 
     def with_stage(self, number: int, stage: "Layer") -> "Layer":
-        """The same with another stage of that number."""
+        """Returns the layer with the stage of this number replaced."""
         above: KeyPath = ("stages", number)
         stages = [stage.data if n == number else one for n, one in enumerate(self.data["stages"])]
         places = {
@@ -98,19 +98,19 @@ def _kind_of_model(layer: Layer) -> str:
 
 
 def bundled(presets: bool = False) -> list[str]:
-    """The names of the recipes that come with nmtkit; presets apart, or only these."""
+    """Returns the names of the recipes that come with nmtkit, without presets, or only the presets."""
     names = sorted(path.stem for path in bundled_path("recipes").glob("*.yaml"))
     return [name for name in names if name.startswith(PRESET) == presets]
 
 
 def any_text(preset: str) -> list[str]:
-    """Overrides that make a preset a recipe, to look at its settings."""
+    """Returns overrides that turn a preset into a recipe, so that its settings can be shown."""
     columns = TASKS.get(_read(locate(preset)).data.get("task", TRANSLATION.name)).columns
     return [f"data.train.{column.name}=TEXT" for column in columns]
 
 
 def locate(recipe: str) -> Path:
-    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit."""
+    """Returns the file of a recipe, given its path or the name of a recipe that comes with nmtkit."""
     path = Path(recipe)
     if os.path.isfile(path):  # false as well where a name is longer than any file's
         return path
@@ -121,17 +121,17 @@ def locate(recipe: str) -> Path:
     near = difflib.get_close_matches(name, [*bundled(), *bundled(presets=True)], n=3, cutoff=0.0)
     raise RecipeError(
         f"no recipe {shorten(repr(recipe))}: there is no such file, and nmtkit has no recipe of that name; "
-        f"the nearest are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
+        f"the closest names are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
     )
 
 
 def _read(
     path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False, trained: bool = False
 ) -> Layer:
-    """What a recipe's file says, over what it extends; `in_folder`: its texts are meant from a folder given later."""
+    """Reads a recipe's file, merged into the recipe it extends; `in_folder`: its text paths are resolved later."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
-        raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
+        raise RecipeError(f"{path}: `extends` forms a cycle: {chain}; remove one of the links")
     if path.name in ("recipe.yaml", "chosen.yaml"):  # of a run
         load_copy(path.parent)
     data, places = translate(*load_yaml(path), str(path), trained)
@@ -142,7 +142,7 @@ def _read(
         return own
     if not isinstance(parent, str):
         raise RecipeError(
-            f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}"
+            f"{places[('extends',)]}: `extends` must name one other recipe, not a {type(parent).__name__}"
         )
     parent_path = path.parent / parent
     if not os.path.isfile(parent_path):
@@ -155,10 +155,10 @@ def _read(
 
 
 def _inherited(extended: Layer, own: Layer) -> Layer:
-    """The part of a recipe that another recipe inherits when it extends it.
+    """Returns the part of a recipe that another recipe inherits when it extends it.
 
-    The name and the description belong to the file that gives them: with the name of another recipe, a run would go
-    into the folder of that recipe. A test set belongs to the text that is trained on: a recipe with its own
+    Name and description are not inherited: with the name of another recipe, a run would be written to the folder of
+    that recipe. A test set belongs to the training text: a recipe with its own
     `data.train` has a test set only if it names one.
     """
     inherited = extended.only(extended.data.keys() - {"name", "description"})
@@ -173,7 +173,7 @@ def _inherited(extended: Layer, own: Layer) -> Layer:
 
 
 def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
-    """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
+    """Resolves the paths of files: relative to the recipe's folder, or else to the current folder."""
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
@@ -194,7 +194,7 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
 
 
 def _beside(given: Any, path: Path) -> Any:
-    """A file's path, or several, from the recipe's folder; only one that is not there but here is meant from here."""
+    """Resolves paths relative to the recipe's folder; a file that exists only in the current folder is found there."""
     if isinstance(given, list):
         return [_beside(one, path) for one in given]
     if not isinstance(given, str):
@@ -204,10 +204,10 @@ def _beside(given: Any, path: Path) -> Any:
 
 
 def _settle_folders(data: dict[str, Any], start: Path) -> None:
-    """Makes the paths of folders whole that are there, so that they mean the same from everywhere.
+    """Makes the paths of existing folders absolute, so that they are valid from everywhere.
 
-    `data.folder` begins at `start`; the run to begin from is there as well, or here, or under `runs/`. What a user's
-    file in that run registers can then be named.
+    `data.folder` is relative to `start`; `init_from` runs are looked up there, in the current folder and under `runs/`.
+    A user's file in such a run is executed, so that the recipe can name what it registers.
     `init_from: RUN` is short for `init_from: {run: RUN}`.
     """
     folder, origin = _value_at(data, ("data", "folder")), data.get("init_from")
@@ -229,7 +229,7 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
 
 
 def _over_run(layer: Layer) -> Layer:
-    """With what it lacks of the run to begin from: task, tokenizer, model and search; of parts the tokenizer alone."""
+    """Adds missing settings of the `init_from` run: task, tokenizer, model and search; of parts, only the tokenizer."""
     named = {key: _value_at(layer.data, ("init_from", key)) for key in ("run", "tokenizer", *PARTS)}
     key, run = next(((key, run) for key, run in named.items() if run), ("run", None))
     needed = ("model", "tokenizer") if key == "run" else ("tokenizer",)
@@ -244,8 +244,8 @@ def _over_run(layer: Layer) -> Layer:
     if not path.is_file():
         place = layer.places.get(("init_from", key)) or layer.places.get(("init_from",), layer.name)
         raise RecipeError(
-            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks a {' and a '.join(needed)}"
-            " of its own; name a run, or resume with the recipe.yaml of the run that was begun"
+            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe itself has no "
+            f"{' and no '.join(needed)}; name a run, or resume with the recipe.yaml of the run that was started"
         )
     read = _read(path)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
@@ -257,7 +257,7 @@ def _over_run(layer: Layer) -> Layer:
 
 
 def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
-    """Returns the name of a recipe, which may have other faults."""
+    """Returns the name of a recipe, even if it has faults."""
     path = locate(recipe)
     name = load_yaml(path)[0].get("name", path.stem)
     for text in overrides:
@@ -268,11 +268,11 @@ def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = False) -> Recipe:
-    """Reads a recipe, which is a file or the name of one that comes with nmtkit, what it extends, and the overrides.
+    """Reads a recipe, given as a file or the name of a bundled recipe, with the recipes it extends and overrides.
 
-    An override is `KEY=VALUE`, the key dotted: `training.lr=0.001`. A RecipeError has all faults, each with its
-    place, the dotted key, what was given and what is valid. `trained`: it is the recipe of a run, which is read to use
-    its model.
+    An override is `KEY=VALUE` with a dotted key: `training.lr=0.001`. Raises a RecipeError with all faults, each with
+    its place, the dotted key, the given value and the valid values. `trained`: the recipe belongs to a trained run
+    whose model is used.
     """
     path = locate(str(recipe))
     in_folder = any(text.partition("=")[0].strip() == "data.folder" for text in overrides)
@@ -285,7 +285,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = Fals
 
 
 def _overridden(layer: Layer, text: str) -> Layer:
-    """A recipe with one `KEY=VALUE` over it; a stage is named, or counted from 0: `stages.NAME.training.lr=0.001`."""
+    """Merges one `KEY=VALUE` into a recipe; a stage has its name or number from 0: `stages.NAME.training.lr=0.001`."""
     key, separator, value = text.partition("=")
     key = key.strip()
     keys = key.split(".")
@@ -318,14 +318,14 @@ def _overridden(layer: Layer, text: str) -> Layer:
     ):
         first = next(iter(stages.values())).get("name")
         raise RecipeError(
-            f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
-            f"change it in a stage: --set stages.{first}.{text}"
+            f"--set {text}: every stage sets `{key}` itself, so this would have no effect; "
+            f"set it in a stage: --set stages.{first}.{text}"
         )
     return _given(layer, text, keys, value, key).over(layer)
 
 
 def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -> Layer:
-    """What `--set` says of one key, to be laid over a layer; `keys` lead from there to the value, which is YAML."""
+    """Returns the layer of one `--set`; `keys` are the path to the value, which is YAML."""
     nested: Any = parse_value(value)
     for part in reversed(keys):
         nested = {part: nested}
@@ -341,14 +341,14 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
 
 
 def _value_at(group: Any, keys: Sequence[str]) -> Any:
-    """What stands at a path of keys; None if nothing does."""
+    """Returns the value at a path of keys, or None."""
     for key in keys:
         group = group.get(key) if isinstance(group, dict) else None
     return group
 
 
 def _checked(layer: Layer) -> Recipe:
-    """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them."""
+    """Returns the recipe if it and all its stages, merged into it, are valid; otherwise raises all faults."""
     # Before the stages are laid over it, so that a saved recipe, which has all defaults, gives them the same metric.
     layer = replace(layer, data=with_best_metric(layer.data))
     layers = [layer]
@@ -384,6 +384,6 @@ def _checked(layer: Layer) -> Recipe:
     first = recipes[0].tokenizer.specials
     if new := [tag for one in recipes for tag in one.tokenizer.specials if tag not in first]:
         raise RecipeError(
-            f"{layer.name}: `stages`: there is no tag {new[0]} for all stages: add it to `tokenizer.specials`"
+            f"{layer.name}: `stages`: only a stage has the tag {new[0]}: add it to `tokenizer.specials`"
         )
     return recipes[0]

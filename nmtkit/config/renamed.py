@@ -1,4 +1,4 @@
-"""Keys of recipes that earlier versions had, and what became of them: one table, read in one place.
+"""Recipe keys of earlier versions and their replacements: one table, read in one place.
 
 Every recipe that is read goes through `translate`: files, what they extend, `--set`, and the recipes of saved runs. A
 saved run has every key of its time with its value, so most of what is found here had no effect. Its settings for
@@ -38,7 +38,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Moved:
-    """A key that has another name now."""
+    """A key that was renamed."""
 
     key: str
     new_key: str
@@ -47,14 +47,14 @@ class Moved:
 
 @dataclass(frozen=True)
 class Removed:
-    """A key that is gone. Its harmless values mean what nmtkit always does now; they are dropped."""
+    """A key that was removed. Its harmless values equal the fixed behaviour of nmtkit and are dropped."""
 
     key: str
     harmless: tuple[Any, ...]
     remedy: str
-    """What to do instead of another value."""
+    """What to do instead of setting another value."""
     kinds: tuple[str, ...] = ()
-    """The kinds of models that lost the key; none: all."""
+    """The kinds of models that lost the key; empty: all."""
 
 
 def _brackets(is_set: Any) -> Any:
@@ -68,7 +68,7 @@ def _elmo(settings: Any) -> Any:
 
 
 def _search_of_one_kind(settings: Any) -> Any:
-    """A search that had the keys of all kinds: those of its own kind."""
+    """Keeps the keys of its own kind, in a search with the keys of all kinds."""
     if not isinstance(settings, dict):
         return settings
     search = with_kind(settings)
@@ -152,12 +152,12 @@ CHANGES: tuple[Moved | Removed, ...] = (
     ),
     Removed("training.objectives.permutation.predict_one_in", (6,), "leave it out: it is 6"),
     Removed("training.rho", (0.95,), "leave it out: it is 0.95"),
-    Removed("training.momentum", (0,), "take `training.optimizer: adam`"),
+    Removed("training.momentum", (0,), "use `training.optimizer: adam`"),
     Removed("training.schedule.factor", (0.5,), "leave it out: the rate is halved"),
     Removed("evaluation.batch_tokens", (ANY_VALUE,), "leave it out"),
     Removed("tokenizer.train_lines", (ANY_VALUE,), "leave it out"),
     Removed("pretrained_embeddings.rescale", (True,), "leave it out: vectors are always scaled"),
-    Removed("model.residual", (False,), "take `model.kind: gnmt`", _STACKED),
+    Removed("model.residual", (False,), "use `model.kind: gnmt`", _STACKED),
     Removed("model.kernel_size", (3,), "leave it out: it is 3", ("convs2s",)),
     Removed("model.generator_size", (0.25,), "leave it out: it is a quarter", ("electra",)),
     Removed(
@@ -176,11 +176,11 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed(
         "model.intra_temporal",
         (True,),
-        "take `model.kind: pointer_generator`",
+        "use `model.kind: pointer_generator`",
         ("intra_attention",),
     ),
     Removed(
-        "model.intra_decoder", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)
+        "model.intra_decoder", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)
     ),
     Removed("model.layers", (1,), "leave it out: it has one layer", ("intra_attention", "ntm")),
     Removed("model.shift", (1,), "leave it out: it is 1", ("ntm",)),
@@ -192,9 +192,9 @@ CHANGES: tuple[Moved | Removed, ...] = (
     ),
     Removed("model.experts.noise", (True,), "leave it out: there is always noise"),
     Moved("model.elmo", "model.src_embedding", _elmo),
-    Removed("search.word_reward", (0,), "leave it out, and take another `search.length_penalty`"),
+    Removed("search.word_reward", (0,), "leave it out, and use another `search.length_penalty`"),
     Removed("search.no_repeat_except", ("",), "leave it out: blocked n-grams have no exceptions"),
-    Removed("search.diversity_strength", (ANY_VALUE,), "it is 0.5"),
+    Removed("search.diversity_strength", (ANY_VALUE,), "leave it out: it is 0.5"),
     Removed("search.patience", (1,), "raise `search.beam_size`, so that more hypotheses end"),
     Removed("search.prefix_bias", (1,), "leave it out: a prefix is always forced"),
     Moved("search.stop", "search.stop", _stop),

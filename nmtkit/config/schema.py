@@ -31,27 +31,27 @@ from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 
 
 class InitConfig(Settings):
-    """The run that training begins from: with its weights, its tokenizer and its vocabulary; or parts of several."""
+    """The run that provides initial weights, tokenizer and vocabulary, or several runs that provide parts of them."""
 
     run: str | None = Field(default=None, min_length=1)
-    """The run's folder, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
+    """Folder of the run, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
     encoder: str | None = Field(default=None, min_length=1)
-    """In place of `run`: a run whose encoder and source embeddings are taken, such as one of bert."""
+    """Instead of `run`: run to copy the encoder and source embeddings from, such as a bert run."""
     decoder: str | None = Field(default=None, min_length=1)
-    """A run whose decoder, target embeddings and output are taken; of a bert run its encoder."""
+    """Run to copy the decoder, target embeddings and output layer from; from a bert run, its encoder."""
     src_embedding: str | None = Field(default=None, min_length=1)
-    """A run whose source embeddings are taken, for the tokens that both have."""
+    """Run to copy source embeddings from, for tokens that are in both vocabularies."""
     tgt_embedding: str | None = Field(default=None, min_length=1)
-    """A run whose target embeddings are taken, for the tokens that both have."""
+    """Run to copy target embeddings from, for tokens that are in both vocabularies."""
     tokenizer: str | None = Field(default=None, min_length=1)
-    """A run whose tokenizer is taken. Default: that of the first part, where the recipe has no `tokenizer`. Alone it
-    gives no weights: so a language model gets the tokenizer of the model that it is to search beside."""
+    """Run to copy the tokenizer from. Default: the run of the first part, if the recipe has no `tokenizer`. Alone it
+    copies no weights: use it to train a language model with the tokenizer of the model that it is combined with."""
     checkpoint: str = Field(default="auto", min_length=1)
-    """`best`, `last`, `average`, a stage of that run, or a file of its weights; `auto` is the average if one was made,
-    as in an imported run, else the best."""
+    """`best`, `last`, `average`, a stage of that run, or a weights file; `auto` is the average if there is one, as in
+    an imported run, else the best."""
     test: SplitFiles | None = None
-    """A test set of the text that the run was trained on: its score before and after shows what is forgotten. Default:
-    the test set of that run."""
+    """Test set for the text that the run was trained on: its scores before and after show what the model forgets.
+    Default: the test set of that run."""
 
     @model_validator(mode="after")
     def _run_or_parts(self) -> "InitConfig":
@@ -71,37 +71,37 @@ class Recipe(Settings):
     """All settings of one experiment."""
 
     name: Name
-    """The recipe's name, and its run's: its file's name without `.yaml`, unless given. A word or several, no path."""
+    """Name of the recipe and of its run: words, but no path. Default: the file name without `.yaml`."""
     description: str = ""
-    """What the recipe is for, in a sentence."""
+    """Purpose of the recipe, in one sentence."""
     task: Annotated[str, TASKS] = Field(
         default=TRANSLATION.name,
         json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()]),
     )
-    """What the model does. Translations are measured by BLEU, summaries by ROUGE."""
+    """What the model does. Translations are scored with BLEU, summaries with ROUGE."""
     seed: int = Field(default=1, ge=0)
-    """Seeds the weights, the order of the data and dropout."""
+    """Random seed for initial weights, data order and dropout."""
     data: DataConfig
     """The text."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """How text becomes tokens."""
+    """How text is split into tokens."""
     model: AnyModelConfig
-    """The model; `kind` chooses, the other keys are that model's own."""
+    """The model: `kind` and the settings of that kind."""
     pretrained_embeddings: PretrainedEmbeddingsConfig | None = None
     """Pretrained word vectors for the embeddings. Default: random ones."""
     init_from: InitConfig | None = None
-    """The run to fine-tune: training begins with its weights, tokenizer and vocabulary. Default: random weights. Task,
-    tokenizer, model and search are of that run where the recipe has no `model` or no `tokenizer`."""
+    """Run to fine-tune: training starts from its weights, tokenizer and vocabulary. Default: random weights. If the
+    recipe has no `model` or no `tokenizer`, task, tokenizer, model and search also come from that run."""
     batch: BatchConfig = BatchConfig()
     """How training batches are made."""
     training: TrainingConfig
     """How the model is trained."""
     search: AnySearch = BeamConfig()
-    """How outputs are searched: `kind` is beam, sampling or mbr; penalties and limits."""
+    """How outputs are searched: `kind` (beam, sampling or mbr), penalties and limits."""
     evaluation: groups.EvaluationConfig = groups.EvaluationConfig()
-    """How validation and test judge the model."""
+    """How validation and test evaluate the model."""
     stages: list[groups.Stage] = Field(default_factory=list, max_length=groups.MAX_STAGES)
-    """Stages of training, one after the other. Each has a name and the settings that it changes."""
+    """Consecutive stages of training, each with a name and the settings that it changes."""
 
     @field_validator("task")
     @classmethod
@@ -118,20 +118,18 @@ class Recipe(Settings):
         names = [stage.name for stage in stages]
         for number, stage in enumerate(stages):
             if stage.name in names[:number]:
-                raise ValueError(
-                    f"two stages are called {stage.name!r}; give each a name of its own"
-                )
+                raise ValueError(f"two stages are named {stage.name!r}; give each a different name")
             if stage.name in NAMED_WEIGHTS:
                 raise ValueError(
-                    f"a stage cannot be called {stage.name!r}: --checkpoint {stage.name} has another meaning"
+                    f"a stage cannot be named {stage.name!r}: --checkpoint {stage.name} has another meaning; rename it"
                 )
             if "test" in stage.data:
                 raise ValueError(
-                    f"stage {stage.name}: `data.test` is for all stages: the model is tested at the end"
+                    f"stage {stage.name}: `data.test` applies to all stages; move it to the recipe"
                 )
             if "kind" in stage.model:
                 raise ValueError(
-                    f"stage {stage.name}: `model.kind` is for all stages, which train one model"
+                    f"stage {stage.name}: `model.kind` applies to all stages, which train the same model: leave it out"
                 )
         return stages
 
@@ -146,7 +144,9 @@ class Recipe(Settings):
     def _tags_are_known(self) -> "Recipe":
         groups.require_known_tags(self.data, self.tokenizer)
         if any(self.data.train.tags) and label_type(TASKS.get(self.task).columns) == "labels":
-            raise ValueError("`data.train.tags`: a tag before a source has no label")
+            raise ValueError(
+                "`data.train.tags`: a tag before a source would have no label; leave the tags out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -154,26 +154,26 @@ class Recipe(Settings):
         columns = {column.name: column for column in TASKS.get(self.task).columns}
         if {"src", "features"} <= columns.keys():
             raise ValueError(
-                f"`task`: {self.task} has src and features, and a model reads one of them; take one out"
+                f"`task`: {self.task} has src and features, but a model reads only one of them; remove one"
             )
         for split, files in vars(self.data).items():
             if not isinstance(files, SplitFiles):
                 continue
             for name, column in columns.items():
                 if split in column.required and name not in files.columns:
-                    why = f"a {self.task} needs it in {' and '.join(column.required)}"
+                    why = f"the task {self.task} needs it in {' and '.join(column.required)}"
                     if name == "tgt" and "test" not in column.required:
-                        why = "only a test set may go without targets"
+                        why = "only a test set may have no targets"
                     raise ValueError(f"`data`: {split}: {name} is missing; {why}")
             if unknown := [name for name in files.columns if name not in columns]:
                 raise ValueError(
-                    f"`data`: {split}: a {self.task} has no {unknown[0]}, only {' and '.join(columns)}; take it out"
-                    f"{f' (of jsonl by {unknown[0]}_field, left empty)' if files.jsonl else ''}, or name another task"
+                    f"`data`: {split}: the task {self.task} has no {unknown[0]}, only {' and '.join(columns)}; "
+                    f"remove it{f' (jsonl: empty {unknown[0]}_field)' if files.jsonl else ''}, or choose another task"
                 )
         texts = [name for name, column in columns.items() if column.type == "text"]
         if unknown := [name for name in self.tokenizer.columns if name not in texts]:
             raise ValueError(
-                f"`tokenizer.columns.{unknown[0]}`: a {self.task} has no such text, only {' and '.join(texts)}"
+                f"`tokenizer.columns.{unknown[0]}`: the task {self.task} has no such text, only {' and '.join(texts)}"
             )
         if self.tokenizer.columns and self.tokenizer.joint and len(texts) == 2:
             raise ValueError(
@@ -191,15 +191,16 @@ class Recipe(Settings):
             and not {"run", "src_embedding"} & {*runs}
         ):
             raise ValueError(
-                f"`model.src_embedding`: {embedding.kind} has weights of another run: set `init_from.src_embedding`"
+                f"`model.src_embedding`: {embedding.kind} needs weights of another run: "
+                "set `init_from.src_embedding`"
             )
         if "run" in runs and self.pretrained_embeddings is not None:
             raise ValueError(
-                "`init_from` gives the model all weights and vectors: leave `pretrained_embeddings` out"
+                "`init_from` initializes all weights, including embeddings: leave `pretrained_embeddings` out"
             )
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
-            why = "the last one has the task of the recipe, and tasks share one vocabulary"
+            why = "the last stage must have the task of the recipe, and different tasks need one vocabulary"
             raise ValueError(f"`stages`: {why}: set `tokenizer.joint` to true")
         whole, given = (
             self.training.max_minutes,
@@ -209,8 +210,8 @@ class Recipe(Settings):
         others = self._without_own_minutes()
         if whole is not None and others and own >= whole:
             raise ValueError(
-                f"`training.max_minutes`: the {whole:g} are those of the whole training, and stages have {own:g} of "
-                f"their own, which leaves none for stage {others[0]}; give more in all, or a max_minutes to each stage"
+                f"`training.max_minutes`: the whole training has {whole:g} minutes, and stages take {own:g} of them, "
+                f"which leaves none for stage {others[0]}; raise it, or set max_minutes in every stage"
             )
         return self
 
@@ -221,13 +222,13 @@ class Recipe(Settings):
             and not self.tokenizer.for_column("src").cuts_words
         ):
             raise ValueError(
-                "`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word"
+                "`tokenizer.kind`: labels for words need a tokenizer that keeps words: whitespace, pieces or word"
             )
         columns = [column.name for column in TASKS.get(self.task).columns]
         cut = any(self.tokenizer.for_column(name).sentences for name in ("src", "tgt"))
         if cut and "tgt" in columns:
             raise ValueError(
-                f"`tokenizer.sentences`: a {self.task} writes texts, which end in one EOS; leave it out"
+                f"`tokenizer.sentences`: the task {self.task} generates texts, which end in a single EOS; leave it out"
             )
         if reads_sentences(self.model) and not cut:
             raise ValueError(
@@ -237,7 +238,7 @@ class Recipe(Settings):
             return self
         if columns != ["tgt"]:
             raise ValueError(
-                f"`batch.block_tokens`: blocks are cut from one text to be written, and a {self.task} has "
+                f"`batch.block_tokens`: blocks need a task whose only column is tgt, and {self.task} has "
                 f"{' and '.join(columns)}; leave it out"
             )
         if self.data.over_long == "truncate" or self.tokenizer.sampling:
@@ -255,12 +256,13 @@ class Recipe(Settings):
         given = (*self.validation_metrics, "loss", "perplexity")
         if self.evaluation.metrics and not TASKS.get(self.task).references:
             raise ValueError(
-                f"`evaluation.metrics`: they compare answers with references, and {self.task} has none: leave them "
+                f"`evaluation.metrics`: they compare outputs with references, and {self.task} has none: leave them "
                 "out, and set `training.best_metric` to loss or perplexity"
             )
         if name not in given:
             raise ValueError(
-                f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {suggest_names(name, given)}"
+                f"`training.best_metric`: validation of {self.task} does not measure {name!r}: "
+                f"{suggest_names(name, given)}"
             )
         return self
 
@@ -279,31 +281,37 @@ class Recipe(Settings):
             if reads_attention and not attends:
                 key = TrainingConfig.key_of(name)
                 raise ValueError(
-                    f"`{key}`: {kind} has no attention of written words to compute it from"
+                    f"`{key}`: {kind} has no attention for output words, from which it is computed; leave it out"
                 )
         if "reinforce" in losses and not issubclass(MODELS.get(kind), Decoder):
             key = TrainingConfig.key_of("reinforce")
-            raise ValueError(f"`{key}`: {kind} writes no text that could be rewarded; leave it out")
+            raise ValueError(
+                f"`{key}`: {kind} generates no text that could be rewarded; leave it out"
+            )
         if getattr(self.model, "hard_attention", False) != ("hard_attention" in losses):
             key = TrainingConfig.key_of("hard_attention")
-            both = f"`model.hard_attention: true` and `{key}` belong together"
+            both = f"`model.hard_attention: true` and `{key}` require each other"
             raise ValueError(f"{both}: set both (`{key}: {{}}` takes the defaults), or neither")
         if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
-                f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links, and words that are copied, "
+                f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links and copied words "
                 "need a fixed tokenization; set `tokenizer.sampling` to 0"
             )
         if guided is not None and guided.source == "file" and not linked:
             must = (
-                "so `data.train.alignment` must name Pharaoh files (one line of i-j links a pair)"
+                "so `data.train.alignment` must name Pharaoh files (one line of i-j links per pair)"
             )
             raise ValueError(f"`training.objectives.guided_alignment`: its source is file, {must}")
         if guided is not None and guided.source == "model" and not shows_one_head(self.model):
             must = "so the model must be a transformer and `model.alignment_heads` a head number"
             if getattr(self.model, "copying", None) == "learned":
-                must = "and `model.copying: learned` shows an attention of its own: set it to head or none"
+                must = (
+                    "and `model.copying: learned` shows another attention: set it to head or none"
+                )
             key = "training.objectives.guided_alignment"
-            raise ValueError(f"`{key}`: with source model all heads of a layer teach one, {must}")
+            raise ValueError(
+                f"`{key}`: with `source: model` all heads of a layer teach one head, {must}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -313,7 +321,7 @@ class Recipe(Settings):
         if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
             key = TrainingConfig.key_of(ways[0])
             raise ValueError(
-                f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `{key}`"
+                f"`training`: {kind} is trained on texts with {' or '.join(ways)}: set `{key}`"
             )
         # A model from outside that writes nothing need not say what it is trained by.
         is_open = not ways and not issubclass(MODELS.get(kind), Decoder)
@@ -331,7 +339,8 @@ class Recipe(Settings):
                     if name in pretraining_objectives(MODELS.get(other))
                 ]
                 raise ValueError(
-                    f"`{key}`: it trains no {kind} for {self.task}, but for language-modelling: {', '.join(can)}"
+                    f"`{key}`: it does not train {kind} for {self.task}; for language-modelling it trains "
+                    f"{', '.join(can)}"
                 )
             if one.needs == "output" and auxiliary_objective(self.model) != name:
                 raise ValueError(
@@ -345,13 +354,13 @@ class Recipe(Settings):
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
-        """The whole recipe of every stage by its name, in their order; of a recipe without stages itself, under "".
+        """The whole recipe of every stage by name, in order; a recipe without stages maps "" to itself.
 
-        A stage without a `training.max_minutes` of its own gets a part of the whole training's. It shares equally, with
-        the later stages of its kind, what the stages before have not used and no later one has for itself.
+        Stages that do not set `training.max_minutes` share the remaining minutes of the whole training equally: the
+        minutes that earlier stages have not used and that no later stage has set for itself.
 
         Args:
-            taken: the seconds of the stages that are over; the others are taken to last as long as they may.
+            taken: the seconds that finished stages took; the others are assumed to use their whole time.
         """
         if not self.stages:
             return {"": self}
@@ -380,9 +389,9 @@ class Recipe(Settings):
         return recipes
 
     def texts(self) -> dict[str, "Recipe"]:
-        """What is stored, by the folder within `data`: the recipe of each text, with the stages that train on it.
+        """The recipe of each stored text, by its folder within `data`, with the stages that train on it.
 
-        That of the recipe itself is "". A stage with another task, text, or way of storing it has one of its name.
+        The folder of the recipe itself is "". A stage with another task, text or storage has a folder with its name.
         """
         texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
         for stage, one in zip(
@@ -402,7 +411,7 @@ class Recipe(Settings):
 
     @property
     def validation_metrics(self) -> list[str]:
-        """The metrics of validation beside loss and perplexity."""
+        """The validation metrics in addition to loss and perplexity."""
         return self.evaluation.metrics or [*TASKS.get(self.task).validation_metrics]
 
     @property
@@ -412,12 +421,12 @@ class Recipe(Settings):
 
     @property
     def embedding_files(self) -> dict[Side, str]:
-        """The files of word vectors by side."""
+        """The files with word vectors by side."""
         return self.pretrained_embeddings.files() if self.pretrained_embeddings else {}
 
     @property
     def storage_config(self) -> DataConfig:
-        """How the text is read and stored: cut at the longest limits of all stages; whole where it is for blocks."""
+        """How the text is read and stored: truncated at the longest limits of all stages, or whole for blocks."""
         if self.batch.block_tokens is not None:
             return self.data.model_copy(update={"max_length": sys.maxsize, "max_tgt_length": None})
         if not self.stages:
@@ -454,7 +463,7 @@ def deep_merge(
     replaced: set[KeyPath] | None = None,
     path: KeyPath = (),
 ) -> dict[str, Any]:
-    """`extra` laid over `base`, both of which stand at `path`; `replaced` gets the path of every value that is new."""
+    """Merges `extra` into a copy of `base`, both at `path`; adds the path of every new value to `replaced`."""
     data = dict(base)
     for key, value in extra.items():
         old: Any = base.get(key)

@@ -248,26 +248,20 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
         ("model.heads=2", r"unknown key `model\.heads`: none of the "),  # a key of another kind
         ("lr=3", r"did you mean 'training\.lr'\?$"),
         ("training.lrr=3", "did you mean 'lr'"),
-        (
-            "data.train.tgt=[]",
-            "`data`: train: tgt is missing; only a test set may go without targets",
-        ),
-        (
-            "data.valid.tgt=[]",
-            "`data`: valid: tgt is missing; only a test set may go without targets",
-        ),
+        ("data.train.tgt=[]", "`data`: train: tgt is missing; only a test set may have no targets"),
+        ("data.valid.tgt=[]", "`data`: valid: tgt is missing; only a test set may have no targets"),
         (
             "data.train.src=[]",
-            "`data`: train: src is missing; a translation needs it in train and valid and test",
+            "`data`: train: src is missing; the task translation needs it in train and valid and test",
         ),
         (
             "data.valid.labels=b",
-            "`data`: valid: a translation has no labels, only src and tgt; take it out, or name",
+            "`data`: valid: the task translation has no labels, only src and tgt; remove it, or choose",
         ),
-        ("data.valid.features=b", "no features, only src and tgt; take it out, or name"),
+        ("data.valid.features=b", "no features, only src and tgt; remove it, or choose"),
         (
             "data.test={jsonl: a, labels_field: b}",
-            r"`data`: test: .* no labels, .* take it out, or name another task",
+            r"`data`: test: .* no labels, .* remove it, or choose another task",
         ),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),
@@ -473,7 +467,7 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
     assert "reinforce" not in config.load(base, given).training.objectives
     (fault,) = faults(base, *given, "training.objectives.reinforce={}")
     assert fault.endswith(
-        "`training.objectives.reinforce`: word_mean writes no text that could be rewarded; leave it out"
+        "`training.objectives.reinforce`: word_mean generates no text that could be rewarded; leave it out"
     )
 
 

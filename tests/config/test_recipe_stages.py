@@ -89,19 +89,19 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
             "nmae: short",
             r"line 13: unknown key `stages.0.nmae`: did you mean 'name'",
         ),
-        ("name: short", "name: coverage", "two stages are called 'coverage'"),
-        ("name: short", "name: best", "a stage cannot be called 'best'"),
+        ("name: short", "name: coverage", "two stages are named 'coverage'"),
+        ("name: short", "name: best", "a stage cannot be named 'best'"),
         ("name: short", "name: a/b", r"line 13: `stages.0.name`"),
-        ("max_length: 20,", "test: null,", "stage short: `data.test` is for all stages"),
+        ("max_length: 20,", "test: null,", "stage short: `data.test` applies to all stages"),
         (
             "model: {coverage: true}",
             "model: {kind: luong}",
-            "stage coverage: `model.kind` is for all stages",
+            "stage coverage: `model.kind` applies to all stages",
         ),
         (
             "objectives: {coverage_weight: 1.0}",
             "best_metric: bleu",
-            "line 15: stage coverage: .*summarization gives no 'bleu'",
+            "line 15: stage coverage: .*summarization does not measure 'bleu'",
         ),
     ],
     ids=["key", "twice", "word", "name", "test", "kind", "metric"],
@@ -144,11 +144,11 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
         ),
         (
             "stages.short.training.objectives.coverage_weight=0 training.objectives.coverage_weight=2",
-            "every stage says `training.objectives.coverage_weight` itself",
+            "every stage sets `training.objectives.coverage_weight` itself",
         ),
         (
             "training.max_minutes=3 stages.coverage.training.max_minutes=3",
-            "stages have 3 of their own, which leaves none for stage short",
+            "stages take 3 of them, which leaves none for stage short",
         ),
     ],
 )

@@ -161,7 +161,7 @@ def test_json_lines_with_labels_name_each_column_with_its_file(split: str, tmp_p
 
 
 REMOVED = [
-    ("training: {max_updates: 1, momentum: 0.9}", "take `training.optimizer: adam`"),
+    ("training: {max_updates: 1, momentum: 0.9}", "use `training.optimizer: adam`"),
     ("training: {max_updates: 1, momentum: 0.0}", ""),
     ("training: {max_updates: 1, hard_attention: {soft_share: 0.25}}", "it is 0.5"),
     ("training: {max_updates: 1, schedule: {kind: plateau, factor: 0.1}}", "the rate is halved"),
@@ -174,7 +174,7 @@ REMOVED = [
     ),
     (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.5}",
-        "take another `search.length_penalty`",
+        "use another `search.length_penalty`",
     ),
     (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.0, no_repeat_except: '', diversity_strength: 0.5}",
@@ -212,12 +212,12 @@ def test_a_trained_run_is_read_however_it_was_trained(
 @pytest.mark.parametrize(
     ("model", "remedy"),
     [
-        ("kind: rnnsearch, residual: true", "take `model.kind: gnmt`"),
+        ("kind: rnnsearch, residual: true", "use `model.kind: gnmt`"),
         ("kind: rnnsearch, residual: false", ""),
         ("kind: convs2s, kernel_size: 5", "it is 3"),
         (
             "kind: intra_attention, intra_decoder: false, layers: 1",
-            "take `model.kind: pointer_generator`",
+            "use `model.kind: pointer_generator`",
         ),
         ("kind: intra_attention, intra_decoder: true, layers: 1", ""),
         (

@@ -353,7 +353,7 @@ def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
     assert check.report.splits["train"].links == 1
-    assert "1.0 alignment links a pair" in check.report.line()
+    assert "1.0 alignment links a pair" in check.report.one_line_summary()
 
 
 # Batches.
@@ -424,7 +424,7 @@ training: {max_updates: 10}
                 "model.alignment_heads=1",
                 "model.copying=learned",
             ],
-            "shows an attention of its own: set it to head or none",
+            "shows another attention: set it to head or none",
         ),
         (
             [

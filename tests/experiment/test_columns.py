@@ -326,13 +326,16 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
     for override, fault in (
         (
             "tokenizer.columns={src: {kind: word}}",
-            r"`tokenizer.columns.src`: a picturing has no such text, only tgt",
+            r"`tokenizer.columns.src`: the task picturing has no such text, only tgt",
         ),
         (
             "data.valid.features=[]",
-            "`data`: valid: features is missing; a picturing needs it in train and valid and t",
+            "`data`: valid: features is missing; the task picturing needs it in train and valid and t",
         ),
-        ("data.train.labels=x", "`data`: train: a picturing has no labels, only features and tgt"),
+        (
+            "data.train.labels=x",
+            "`data`: train: the task picturing has no labels, only features and tgt",
+        ),
     ):
         with pytest.raises(RecipeError, match=fault):
             config.load(path, [override])

@@ -114,7 +114,7 @@ def test_the_run_is_recorded_and_may_go(place: Path) -> None:
         Translator.load(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")
     ]
     assert texts[0] == texts[1]
-    with pytest.raises(RecipeError, match="lacks a model and a tokenizer"):
+    with pytest.raises(RecipeError, match="has no model and no tokenizer"):
         config.load(place / "tuned.yaml")
     with pytest.raises(CheckpointError, match="no such folder"):
         begin_run(loaded, str(place / "anew"))

@@ -279,13 +279,13 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{encoder: bert}",
             "model.elmo={}",
-            "`model.src_embedding`: elmo has weights of another run",
+            "`model.src_embedding`: elmo needs weights of another run",
         ),
         ("{encoder: elmo}", "seed=1", "that elmo has none of"),
         (
             "{encoder: best}",
             "seed=1",
-            "'best' is not the folder of a run, and the recipe lacks a tokenizer",
+            "'best' is not the folder of a run, and the recipe itself has no tokenizer",
         ),
     ],
 )

@@ -84,12 +84,15 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     [
         (
             [],
-            "transformer learns from texts by span_corruption or denoising: set `training.objectives.span_corruption`",
+            "transformer is trained on texts with span_corruption or denoising: set `training.objectives.span",
         ),
-        ([XLNET], "xlnet learns from texts by permutation: set `training.objectives.permutation`"),
+        (
+            [XLNET],
+            "xlnet is trained on texts with permutation: set `training.objectives.permutation`",
+        ),
         (
             [XLNET, "training.objectives.span_corruption={}"],
-            "xlnet learns from texts by permutation",
+            "xlnet is trained on texts with permutation",
         ),
         (
             ["training.objectives.span_corruption={}", "tokenizer.sentinels=0"],

@@ -246,25 +246,28 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("tokenizer.joint=false", "tasks share one vocabulary: set `tokenizer.joint` to true"),
-        ("stages.tune-more.task=summarization", "the last one has the task of the recipe"),
+        (
+            "tokenizer.joint=false",
+            "different tasks need one vocabulary: set `tokenizer.joint` to true",
+        ),
+        ("stages.tune-more.task=summarization", "the last stage must have the task of the recipe"),
         ("stages.pretrain.data.train=null", "translation|train"),
         (
             "stages.pretrain.data.test={tgt: valid.tgt}",
-            "stage pretrain: `data.test` is for all stages",
+            "stage pretrain: `data.test` applies to all stages",
         ),
         (
             "stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}",
-            "no tag <m> for all stages: add it to",
+            "only a stage has the tag <m>: add it to",
         ),
         ("stages.pretrain.task=languages", "there is no task 'languages'"),
         (
             "stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}",
-            "a language-modelling has no src, only tgt",
+            "the task language-modelling has no src, only tgt",
         ),
         (
             "stages.pretrain.training.best_metric=bleu",
-            "validation of a language-modelling gives no 'bleu'",
+            "validation of language-modelling does not measure 'bleu'",
         ),
     ],
 )

@@ -160,7 +160,7 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
         (["evaluation.metrics=[]"], "no metric is named"),
         (
             ["evaluation.metrics=[chrf]", "training.best_metric=bleu"],
-            "validation of a translation gives no 'bleu'",
+            "validation of translation does not measure 'bleu'",
         ),
     ],
 )

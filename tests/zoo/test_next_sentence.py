@@ -78,7 +78,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
     [
         (
             "training.objectives={masked_words: null, next_sentence: 1}",
-            "bert learns from texts by masked_words: set `training.objectives.ma",
+            "bert is trained on texts with masked_words: set `training.objectives.ma",
         ),
         (
             "training.objectives.next_sentence=1",

@@ -1,1 +1,1 @@
-"""Tasks: what a recipe can train a model for."""
+"""The tasks that a recipe can train a model for."""

@@ -1,4 +1,4 @@
-"""The tasks that come with nmtkit: what an example consists of, what the task is called, and how it is judged."""
+"""The tasks that come with nmtkit: their names, the columns of their examples, and their metrics."""
 
 from nmtkit.config.tasks.task import TASKS, GenerationTask, LabellingTask
 from nmtkit.core.columns import Column
@@ -42,7 +42,7 @@ LANGUAGE_MODELLING = TASKS.register("language-modelling")(
     GenerationTask(
         name="language-modelling",
         command="generate",
-        about="Continue texts: each line is a beginning; an empty one begins from nothing.",
+        about="Continue texts: each line is a beginning; an empty line starts from nothing.",
         columns=(Column("tgt", required=("train", "valid"), plural="texts"),),
         references="",
         done="continued",

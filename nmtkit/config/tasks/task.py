@@ -1,6 +1,6 @@
-"""The contract of a task: all that differs between those that a recipe can name.
+"""The contract of a task: everything in which the tasks of recipes differ.
 
-A task is a description. `nmtkit.inference.answering` finds the answers of a model for it and scores them.
+A task only describes. `nmtkit.inference.answering` computes and scores the answers of a model.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,51 +25,51 @@ TASKS: Registry["Task"] = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: its words, the columns of its examples, and its metrics; its models answer nothing."""
+    """A task: its names, the columns of its examples, and its metrics. This base class has no answers."""
 
     name: str
     command: str = ""
-    """The command that does the task with a trained model; empty where nothing is answered."""
+    """The command that runs a trained model of this task; empty if the task has no answers."""
     about: str = ""
-    """What the command does, in a sentence for `--help`; empty where it is a command of nmtkit itself."""
+    """One sentence about the command for `--help`; empty if nmtkit itself has the command."""
     columns: tuple[Column, ...]
-    """What an example consists of. The command reads the first one."""
+    """The columns of an example. The command reads the first one."""
     references: str = ""
-    """The column that answers are compared with; empty where loss and perplexity alone judge."""
+    """The column that answers are compared with; empty if only loss and perplexity are measured."""
     done: str = "answered"
     result: str = "answer"
-    """What was done with an example ("translated"), and what it became ("translation")."""
+    """The participle ("translated") and the noun for a result ("translation")."""
     fields: tuple[str, ...] = ()
-    """The keys of its columns, if fetched corpora are JSON lines; else each column is a file of text."""
+    """The JSON keys of the columns, if fetched corpora are JSON lines; otherwise each column is a text file."""
     validation_metrics: tuple[str, ...] = ()
-    """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
+    """The validation metrics in addition to `loss` and `perplexity`; a recipe may name others."""
     best_metric: str = ""
-    """The metric of validation that chooses the best checkpoint. Default: the first of `validation_metrics`, or the
+    """The validation metric that selects the best checkpoint. Default: the first of `validation_metrics`, or the
     perplexity if it has none."""
     test_metrics: tuple[str, ...] = ()
     """The metrics of the test set."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of `search` where a recipe has none."""
+    """Settings of `search` if the recipe sets none."""
     monolingual: bool = False
-    """Whether source and target are in one language: then the target is short, and an empty one is a fault."""
+    """Whether source and target are in the same language: then targets are short, and empty ones are faults."""
     truncates_sources: bool = False
-    """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
+    """Whether a model that was trained on the beginnings of sources reads only beginnings, too."""
     demo: str = ""
-    """The recipe that shows it; empty where there is none."""
+    """The demo recipe of the task; empty if there is none."""
     presets: str = ""
-    """How the names of its presets begin, before the size; empty where it has none."""
+    """Prefix of the names of its presets, before the size; empty if it has none."""
     predict: Callable[[Any, Sequence[Any]], Iterable[str]] | None = None
-    """Answers examples in another way than the class of the task does.
+    """Optional replacement for the way in which this class answers examples.
 
     It is called with an opened model (`nmtkit.inference.inputs.TextModel`) and examples (`Example`)."""
 
     @property
     def searches(self) -> bool:
-        """Whether its models write text, which a search finds: whether an example has a `tgt`."""
+        """Whether models of this task generate text by search: whether examples have a `tgt`."""
         return any(column.name == "tgt" for column in self.columns)
 
     def choose_best_metric(self, measured: Sequence[str] = ()) -> str:
-        """The metric that chooses the best checkpoint if the recipe does not name it.
+        """Returns the metric that selects the best checkpoint if the recipe does not name it.
 
         `measured` are the validation metrics that the recipe names; by default they are the metrics of the task.
         """
@@ -80,16 +80,16 @@ class Task:
         return next((name for name in preferred if name in measured), measured[0])
 
     def comparable(self, texts: Sequence[str]) -> list[str]:
-        """Answers or references as metrics read them: a label of several words is one word."""
+        """Prepares answers or references for metrics: a label of several words becomes one word."""
         is_label = self.references == "labels" and label_type(self.columns) == "label"
         return ["_".join(text.split()) for text in texts] if is_label else list(texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTask(Task):
-    """A task whose model writes the `tgt` of an example, as a search finds it.
+    """A task whose model generates the `tgt` of an example by search.
 
-    A model that reads nothing goes on with the beginning of a text.
+    A model without a source continues the beginning of a text.
     """
 
     references: str = "tgt"
@@ -105,7 +105,7 @@ class LabellingTask(Task):
 
 
 def with_settings_of_task(given: Any) -> Any:
-    """A recipe as it was written, with the settings of `search` that its task has where it has none."""
+    """Returns the values of a recipe, with the `search` settings of its task for those it does not set."""
     task, search = (
         (given.get("task"), given.get("search", {})) if isinstance(given, dict) else (None, None)
     )

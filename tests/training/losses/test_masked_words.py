@@ -91,7 +91,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
         ),
         (
             "training.objectives.masked_words=null",
-            "bert learns from texts by masked_words: set `training.objectives.masked_words`",
+            "bert is trained on texts with masked_words: set `training.objectives.masked_words`",
         ),
         (
             "training.label_smoothing=0.1",
@@ -99,7 +99,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
         ),
         (
             "model={kind: transformer_lm}",
-            "`training.objectives.masked_words`: it trains no transformer_lm for language-modelling",
+            "`training.objectives.masked_words`: it does not train transformer_lm for language-modelling",
         ),
     ],
 )
