@@ -1,15 +1,15 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
-The *score* says how well a query matches a key, the *window* which positions a query may attend to, and the *coverage*
-is the sum of the weights of earlier queries. A row of memory takes Q queries at once: the K hypotheses of a sentence
-share its keys and values, which are never copied.
+The *score* measures how well a query matches a key, the *window* limits the positions that a query may attend to, and
+the *coverage* is the sum of earlier queries' weights. A row of memory serves Q queries at once: the K hypotheses of a
+sentence share its keys and values, which are never copied.
 
 A local window (Luong et al. 2015, section 3.2) has a centre p_t for every query and a half-width D. The query attends
 to the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone (eq. 7).
-Positions count the tokens of a source from 0, including its EOS.
+Source positions are counted from 0 and include EOS.
 
-Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position: in training to one
-that is sampled from its weights, otherwise to the one with the largest weight.
+Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position, which is sampled
+from the weights in training; otherwise the position with the largest weight is taken.
 
 Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq size of a query, Hm size of an
 encoder state, Hk size of a key, D half-width of a window, W = 2D+1 positions of a window, T target length.
@@ -18,6 +18,7 @@ encoder state, Hk size of a key, D half-width of a window, W = 2D+1 positions of
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -35,14 +36,15 @@ WindowKind = Literal["global", "local_m", "local_p"]
 
 
 class AttentionScore(nn.Module, ABC):
-    """How well a query matches each key, as one number: its energy. Every score is built with the same four sizes.
+    """Measures how well a query matches each key. The result is a number, the energy.
 
-    `attention_size` is for scores that compare in a space of their own, `max_positions`, the longest source, for scores
-    with parameters for each position.
+    Every score is built with the same four sizes. `attention_size` is for scores that project queries and keys into a
+    separate space; `max_positions`, the longest source, is for scores with parameters for each position.
     """
 
     costly: ClassVar[bool] = False
-    """Whether each pair of query and key needs its own computation; else all pairs of a sentence are one product."""
+    """Whether each query-key pair is computed separately; otherwise one matrix product covers all pairs of a sentence.
+    """
 
     @abstractmethod
     def __init__(
@@ -51,12 +53,15 @@ class AttentionScore(nn.Module, ABC):
         super().__init__()
 
     def project(self, values: Tensor) -> Tensor:
-        """Returns the keys `(B, S, Hk)` of encoder states `(B, S, Hm)`: the part of the score without the query."""
+        """Returns the keys `(B, S, Hk)` of encoder states `(B, S, Hm)`: the part of the score that needs no query.
+
+        Keys are meant for the same score's `forward` only: a score may scale them as its own computation needs.
+        """
         return values
 
     @abstractmethod
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Returns the energies `(B, Q, S)` of queries `(B, Q, Hq)` and the keys from `project`."""
+        """Returns energies `(B, Q, S)`, given queries `(B, Q, Hq)` and the keys from `project`."""
 
 
 SCORES: Registry["type[AttentionScore]"] = Registry("attention score")
@@ -66,7 +71,7 @@ SCORES: Registry["type[AttentionScore]"] = Registry("attention score")
 class Additive(AttentionScore):
     """`e_ij = v^T tanh(W s_{i-1} + U h_j + b)`: Bahdanau et al. 2015, appendix A.1.2 (the paper leaves out biases).
 
-    It is the `concat` score of Luong et al. 2015, section 3.1, as well: W and U are the halves of their one matrix.
+    This is also the `concat` score of Luong et al. 2015, section 3.1: W and U are the two halves of their matrix.
     """
 
     costly = True
@@ -82,8 +87,12 @@ class Additive(AttentionScore):
         self.energy = nn.Parameter(energy / math.sqrt(attention_size))
 
     def project(self, values: Tensor) -> Tensor:
-        """Returns `2 (U h_j + b)`, `(B, S, A)`: `additive_energies` takes doubled keys."""
-        return self.key(values) * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
+        """Returns the doubled keys `2 (U h_j + b)`, `(B, S, A)`.
+
+        `additive_energies` computes tanh x from 2x. Doubling the keys here does it once per sentence, not in each step.
+        """
+        keys = self.key(values)  # (B, S, A)
+        return keys * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns energies `(B, Q, S)`."""
@@ -93,8 +102,8 @@ class Additive(AttentionScore):
 class CoveredAdditive(Additive):
     """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is the coverage of position i.
 
-    Not in `SCORES`, since only a model that keeps a history can use it. `w_c` starts at zero, so that a model which
-    gets coverage in a later stage of its training continues from what it has learned.
+    Not in `SCORES`, since only a model that keeps the coverage can use it. `w_c` starts at zero, so that a model that
+    gets coverage in a later training stage continues from what it has learned.
     """
 
     def __init__(
@@ -106,7 +115,7 @@ class CoveredAdditive(Additive):
     def forward(self, queries: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Returns energies `(B, Q, S)`.
 
-        `coverage` `(B, Q, S)` is the sum of all earlier weights; None stands for zeros.
+        `coverage` `(B, Q, S)` is the sum of all earlier weights; None means zeros.
         """
         return additive_energies(
             self.query(queries), keys, self.energy, coverage=coverage, coverage_weight=self.coverage
@@ -165,8 +174,8 @@ class General(AttentionScore):
 class Location(AttentionScore):
     """`e_i = w_i^T s`, w_i a vector per source position: Luong et al. 2015, eq. 8.
 
-    The energy depends on the query and on the number of the position, but not on the word at it. The matrix of all w_i
-    has `max_positions` rows.
+    The energy depends on the query and on the position, but not on the word there. The matrix of all w_i has
+    `max_positions` rows.
     """
 
     def __init__(
@@ -176,10 +185,10 @@ class Location(AttentionScore):
         self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
-        """Returns the encoder states themselves, `(B, S, Hm)`; `forward` needs only their number.
+        """Returns the encoder states themselves, `(B, S, Hm)`; `forward` reads only their length.
 
         Raises:
-            DataError: the source has more than `max_positions` tokens.
+            DataError: a source has more than `max_positions` tokens.
         """
         length = values.shape[1]
         max_positions = self.positions.out_features
@@ -200,8 +209,8 @@ class Location(AttentionScore):
 class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
-    Key and sharpness are computed from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. The sharpness
-    starts at about sqrt(Hm), with which the energies of random vectors have a variance of one, as in a scaled dot.
+    The query determines the key and the sharpness: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. The sharpness
+    starts at about sqrt(Hm), so that the energies of random vectors have variance 1, as with a scaled dot product.
     """
 
     def __init__(
@@ -211,7 +220,7 @@ class Cosine(AttentionScore):
         self.query = nn.Linear(query_size, memory_size, bias=False)
         self.sharpness = nn.Linear(query_size, 1, bias=False)
         initial_sharpness = math.sqrt(memory_size)
-        # the softplus of this is the initial sharpness
+        # softplus(base) is the initial sharpness
         base = math.log(math.expm1(initial_sharpness))
         self.base = nn.Parameter(torch.tensor([base]))  # (1,)
 
@@ -227,7 +236,7 @@ class Cosine(AttentionScore):
 
 
 def _normalized(vectors: Tensor) -> Tensor:
-    # A vector of zeros, such as padding, must stay zero, so the divisor may not become zero. In 16 bits torch's default
+    # A zero vector, as at padding, must stay zero, so the divisor may not become zero. In 16 bits, torch's default eps
     # of 1e-12 would be rounded to zero.
     eps = max(1e-12, torch.finfo(vectors.dtype).tiny)
     return functional.normalize(vectors, dim=-1, eps=eps)
@@ -237,7 +246,19 @@ if TYPE_CHECKING:
     ScoreKind = str
 else:
     ScoreKind = registry_name(SCORES)
-"""The name of a score."""
+"""Name of a score."""
+
+
+class Gathering(Enum):
+    """Which vectors of a local window are gathered before computing with them.
+
+    Without gathering, all queries of a sentence share a matrix product over all positions. With it, each query copies
+    the vectors in its window and computes with these only.
+    """
+
+    NONE = auto()
+    KEYS = auto()
+    KEYS_AND_VALUES = auto()
 
 
 class LocalWindow(nn.Module, ABC):
@@ -254,63 +275,64 @@ class LocalWindow(nn.Module, ABC):
 
         Args:
             queries: `(B, Q, Hq)`.
-            positions: t, the number of target words before the one that each query is for, `(B, Q)`.
-            lengths: the number of real tokens of each source, `(B,)`.
+            positions: t, the number of target words before each query's word, `(B, Q)`.
+            lengths: number of real tokens in each source, `(B,)`.
         """
 
     def factor(self, distances: Tensor) -> Tensor | None:
-        """Returns the factor for the weights after the softmax, given the distances `s - p_t`; None for no factor."""
+        """Returns the factor for the weights after the softmax, or None for no factor, given distances `s - p_t`."""
         return None
 
     def weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        """Returns the softmax over the positions inside the window, times its factor: eqs. 7 and 10.
+        """Returns the softmax over the positions inside the window, times `factor`: eqs. 7 and 10.
 
         Energies, mask and distances `s - p_t` are `(B, Q, S)`, or `(B, Q, W)` for the positions of a window.
         """
-        # Whether a position is inside has no gradient; `factor` below is what the centre learns from.
+        # The choice of positions has no gradient; the centre learns from `factor` below.
         inside = distances.detach().abs() <= self.half_width
         weights = masked_softmax(energies, mask & inside)
         factor = self.factor(distances)
         return weights if factor is None else weights * factor
 
     def positions(self, centres: Tensor, length: int) -> Tensor:
-        """Returns W consecutive positions `(B, Q, W)` that cover the windows about centres `(B, Q, 1)`.
+        """Returns W consecutive positions `(B, Q, W)` that cover the windows around centres `(B, Q, 1)`.
 
-        All of them are in 0 to S-1, so a window that reaches beyond the source is moved back into it.
+        All positions are between 0 and S-1: a window that extends beyond the source is shifted back into it.
         """
         first = (centres.detach() - self.half_width).ceil().long()  # (B, Q, 1)
         first = first.clamp(0, length - self.width)
         return first + torch.arange(self.width, device=centres.device)
 
-    def should_gather(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
-        """Returns whether to gather the keys of each window, and whether to gather its values.
+    def gathering(self, queries: int, length: int, costly: bool) -> Gathering:
+        """Chooses the fastest way to compute the windows of Q queries in a source of S tokens.
 
-        Without gathering, all queries of a sentence share one matrix product over all positions. With it, each query
-        copies its own vectors and computes only with these. A product gains only if the source is long and the queries
-        are few. Energies that are costly gain with any number of queries.
+        A matrix product gains from gathering only if the source is long and the queries are few. Costly energies (see
+        `AttentionScore.costly`) gain with any number of queries.
         """
-        gathers_values = queries <= 16 and length >= 4 * self.width
-        gathers_keys = gathers_values or (costly and length >= 2 * self.width)
-        return gathers_keys, gathers_values
+        if queries <= 16 and length >= 4 * self.width:
+            return Gathering.KEYS_AND_VALUES
+        if costly and length >= 2 * self.width:
+            return Gathering.KEYS
+        return Gathering.NONE
 
 
 class LocalM(LocalWindow):
-    """Monotonic: `p_t = t`, as if source and target had the same word order. No factor: `local-m` in the paper.
+    """Monotonic window, `local-m` in the paper: `p_t = t`, as if source and target had the same word order. No factor.
 
     Once the target is longer than the source, the window stays at the source's last token: `p_t = min(t, S-1)`.
     """
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """Returns the centres `(B, Q)`, which do not depend on the queries."""
+        """Returns centres `(B, Q)`, which do not depend on the queries."""
         last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B, 1)
         return torch.minimum(positions, last).to(at_least_float32(queries))
 
 
 class LocalP(LocalWindow):
-    """Predictive: `p_t = S sigmoid(v^T tanh(W h_t))`, eq. 9, with a Gaussian about it, eq. 10: `local-p` in the paper.
+    """Predictive window, `local-p` in the paper: a Gaussian (eq. 10) around `p_t = S sigmoid(v^T tanh(W h_t))` (eq. 9).
 
-    Weights are multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax, so they sum to less
-    than one. v and W learn through this factor alone: which positions are inside the window has no gradient.
+    After the softmax the weights are multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, so they sum to less
+    than one. v and W learn through this factor alone, since the choice of the window's positions has no gradient.
     """
 
     def __init__(self, half_width: int, query_size: int) -> None:
@@ -321,9 +343,9 @@ class LocalP(LocalWindow):
         self.centre = nn.Parameter(centre / math.sqrt(query_size))
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """Returns the centres `(B, Q)`, which do not depend on the positions."""
+        """Returns centres `(B, Q)`, which do not depend on the positions."""
         hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B, Q, Hq)
-        # Not a matrix product: autocast would compute it in 16 bits, which cannot number the words of a long source.
+        # No matrix product: autocast would compute it in 16 bits, too coarse for the positions of a long source.
         energies = (hidden * self.centre).sum(-1)  # (B, Q)
         return lengths.unsqueeze(1) * torch.sigmoid(energies)
 
@@ -334,7 +356,7 @@ class LocalP(LocalWindow):
 
 
 def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
-    """Returns a window by its name, or None for global attention. Only `local_p` reads `query_size`."""
+    """Builds a window by name; None for global attention. Only `local_p` uses `query_size`."""
     if kind == "global":
         return None
     if kind == "local_m":
@@ -344,17 +366,17 @@ def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWin
 
 @dataclass
 class Draws:
-    """The positions s_t that hard attention samples in one pass over a target: Xu et al. 2015, eqs. 8 and 9."""
+    """Samples the positions s_t of hard attention in a pass over a target: Xu et al. 2015, eqs. 8 and 9."""
 
     soft: Tensor | None
-    """Sentences that get the expected context, without sampling: `(B,)`, bool. None: all sentences are sampled."""
+    """True for sentences that get the expected context without sampling: `(B,)`. None: all sentences are sampled."""
     log_probs: list[Tensor] = field(default_factory=list)
-    """log p(s_t) of each call, `(B, Q)`; 0 in a soft sentence."""
+    """For each step, log p(s_t), `(B, Q)`; 0 in soft sentences."""
 
-    def contexts(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Samples a position for each query from its weights and returns the values there.
+    def sample_contexts(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Samples a position for each query, returns the values there and appends to `log_probs`.
 
-        Weights are `(B, Q, S)`, values `(B, S, Hm)`, contexts `(B, Q, Hm)`. Appends to `log_probs`.
+        Weights are `(B, Q, S)`, values `(B, S, Hm)`, contexts `(B, Q, Hm)`.
         """
         positions = self.sample(weights.detach())  # (B, Q, 1)
         chosen = _one_hot(positions, weights)  # (B, Q, S)
@@ -367,8 +389,8 @@ class Draws:
         return torch.matmul(chosen.to(values.dtype), values)
 
     def sample(self, weights: Tensor) -> Tensor:
-        """Samples a position for each query from weights `(B, Q, S)`, which need not be normalized: `(B, Q, 1)`."""
-        # argmax of p_s / E_s, with every E_s drawn from Exp(1), is s with probability p_s (exponential races).
+        """Samples a position `(B, Q, 1)` for each query from weights `(B, Q, S)`, which need not be normalized."""
+        # With each E_s drawn from Exp(1), the argmax of p_s / E_s is s with probability p_s (exponential races).
         noise = torch.empty_like(weights).exponential_()  # (B, Q, S)
         noise.clamp_(min=torch.finfo(weights.dtype).tiny)  # 0 / 0 would be NaN
         return (weights / noise).argmax(-1, keepdim=True)
@@ -379,7 +401,7 @@ class Draws:
 
 
 class Attention(nn.Module):
-    """Sums the encoder states, weighted by how well they match a query. If `hard`, takes a single one of them."""
+    """Sums the encoder states, weighted by how well they match a query; if `hard`, selects a single one."""
 
     def __init__(
         self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False
@@ -389,15 +411,15 @@ class Attention(nn.Module):
         self.window = window
         self.hard = hard
         if hard:
-            # b, the moving average of log p(y_t), is saved with the weights, so that a resumed training continues it.
+            # b, the moving average of log p(y_t), is saved with the weights, so that it survives a resume.
             self.register_buffer("baseline", torch.zeros(()))
 
     def draws(self, soft: Tensor | None) -> Draws | None:
-        """Returns the record of sampled positions for one pass, or None if nothing is sampled. `soft` as in `Draws`."""
+        """Returns the sampler for one pass, or None if nothing is sampled; for `soft` see `Draws`."""
         return Draws(soft) if self.hard and self.training else None
 
     def centres(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor | None:
-        """Returns the centres `(B, Q)` of the local window, or None without one; see `LocalWindow.forward`."""
+        """Returns the window's centres `(B, Q)`, or None for global attention; see `LocalWindow.forward`."""
         return None if self.window is None else self.window(queries, positions, lengths)
 
     def forward(
@@ -409,21 +431,22 @@ class Attention(nn.Module):
         centres: Tensor | None = None,
         coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attends to the source with every query: returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
+        """Attends to the source with every query; returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
 
-        A sentence without a real token gets zeros. The weights of hard attention are those before a position is chosen.
+        A sentence without a real token gets zeros. Hard attention, too, returns soft weights: its position is chosen
+        from them.
 
         Args:
             queries: `(B, Q, Hq)`.
             keys: `(B, S, Hk)`, from the score's `project`.
             values: encoder states `(B, S, Hm)`.
-            mask: True where a source token is real, `(B, S)`.
+            mask: True at real source tokens, `(B, S)`.
             centres: centres of a local window, `(B, Q)`.
-            coverage: sum of all earlier weights, `(B, Q, S)`, for a score that reads it; only without a window.
+            coverage: sum of all earlier weights, `(B, Q, S)`, for a score that reads it; not allowed with a window.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
-            assert coverage is None, "coverage is of the whole source"
+            assert coverage is None, "coverage spans the whole source"
             contexts, weights = self._attend_locally(
                 self.window,
                 queries=queries,
@@ -434,6 +457,7 @@ class Attention(nn.Module):
             )
             if not self.hard:
                 return contexts, weights
+            # Hard attention needs only the weights; its contexts replace the soft ones below.
         else:
             if coverage is None:
                 energies = self.score(queries, keys)  # (B, Q, S)
@@ -460,8 +484,8 @@ class Attention(nn.Module):
         centres = centres.unsqueeze(2)  # (B, Q, 1)
         n_queries = queries.shape[1]
         length = values.shape[1]
-        gathers_keys, gathers_values = window.should_gather(n_queries, length, self.score.costly)
-        if not gathers_keys:
+        gathering = window.gathering(n_queries, length, self.score.costly)
+        if gathering is Gathering.NONE:
             distances = torch.arange(length, device=values.device) - centres  # (B, Q, S)
             energies = self.score(queries, keys)  # (B, Q, S)
             weights = window.weights(energies, mask, distances)  # (B, Q, S)
@@ -470,7 +494,7 @@ class Attention(nn.Module):
 
         positions = window.positions(centres, length)  # (B, Q, W)
         window_mask = mask.expand(-1, n_queries, -1).gather(2, positions)  # (B, Q, W)
-        # To the score, each query with its window is a sentence: B * Q sentences with one query and W keys.
+        # The score sees each query and its window as a sentence: B * Q sentences with one query and W keys.
         single_queries = queries.flatten(0, 1).unsqueeze(1)  # (B * Q, 1, Hq)
         window_keys = gather_window(keys, positions)  # (B * Q, W, Hk)
         energies = self.score(single_queries, window_keys)  # (B * Q, 1, W)
@@ -478,7 +502,7 @@ class Attention(nn.Module):
         window_weights = window.weights(energies, window_mask, positions - centres)  # (B, Q, W)
         zeros = window_weights.new_zeros(*positions.shape[:2], length)  # (B, Q, S)
         weights = zeros.scatter(2, positions, window_weights)  # (B, Q, S)
-        if not gathers_values:
+        if gathering is Gathering.KEYS:
             contexts = torch.matmul(weights.to(values.dtype), values)  # (B, Q, Hm)
             return contexts, weights
 
@@ -489,16 +513,16 @@ class Attention(nn.Module):
 
 
 def _one_hot(positions: Tensor, weights: Tensor) -> Tensor:
-    """Returns 1 at positions `(B, Q, 1)` and 0 elsewhere: `(B, Q, S)`.
+    """Returns `(B, Q, S)` with 1 at positions `(B, Q, 1)` and 0 elsewhere.
 
-    Also 0 where the weight itself is 0, as in a sentence without a real token.
+    The value is also 0 if the weight at the position is 0, as in a sentence without a real token.
     """
     one_hot = torch.zeros_like(weights).scatter(-1, positions, 1.0)  # (B, Q, S)
     return one_hot * (weights > 0)
 
 
 def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:
-    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, Q, W)`, as `(B * Q, W, H)`."""
+    """Gathers the vectors of `sequence` `(B, S, H)` at `positions` `(B, Q, W)` as `(B * Q, W, H)`."""
     sentences, length, size = sequence.shape
     vectors = sequence.reshape(-1, size)  # (B * S, H)
     first_rows = torch.arange(0, sentences * length, length, device=sequence.device)  # (B,)

@@ -1,4 +1,4 @@
-"""Small parts that layers of every kind use: wide types, dropout, maxout, running sentences sorted by length."""
+"""Small building blocks for layers of every kind: wide types, dropout, maxout, running sentences sorted by length."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LEVELS = 1 << 16
-"""Values of a 16-bit number, on which `dropout` decides."""
+"""Number of values of a 16-bit number, which decides an element's dropout."""
 
 
 def at_least_float32(tensor: Tensor) -> torch.dtype:
@@ -21,9 +21,9 @@ def at_least_float32(tensor: Tensor) -> torch.dtype:
 def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); Srivastava et al. 2014.
 
-    On a CPU, random numbers are generated one after the other: one for each element takes as long as a matrix product
-    of a small model. Here a single number of 64 bits decides four elements, so `rate` is rounded to a multiple of
-    2**-16. It must be less than 1. Without `training`, returns the states themselves.
+    A CPU generates random numbers one after another: one number per element takes as long as a matrix product of a
+    small model. A single 64-bit number therefore decides four elements, so `rate` is rounded to a multiple of 2**-16;
+    it must be less than 1. Without `training`, returns the states themselves.
     """
     if not training or rate == 0.0:
         return states
@@ -42,21 +42,21 @@ def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` at a fixed rate, while the module is in training mode."""
+    """Applies `dropout` at a fixed rate in training mode."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, states: Tensor) -> Tensor:
-        """Returns states of any shape with some elements zeroed."""
+        """Maps states of any shape to the same shape."""
         return dropout(states, self.rate, self.training)
 
 
 class Maxout(nn.Module):
-    """A linear layer, then the larger number of each pair: Goodfellow et al. 2013, with two pieces.
+    """A linear layer followed by the maximum of each pair of outputs: Goodfellow et al. 2013, with two pieces.
 
-    It is the hidden layer between a decoder and its output words in Cho et al. 2014 and in Bahdanau et al. 2015,
+    This is the hidden layer between decoder and output layer in Cho et al. 2014 and in Bahdanau et al. 2015,
     appendix A.2.2. The papers pair number 2j-1 with 2j; here j is paired with O+j, where O is `output_size`.
     """
 
@@ -71,11 +71,11 @@ class Maxout(nn.Module):
 
 
 def mask_without_eos(mask: Tensor) -> Tensor:
-    """Returns the mask `(B, S)` of real source tokens without EOS.
+    """Returns the mask `(B, S)` of real source tokens except EOS.
 
-    An empty source, which consists of EOS alone, keeps it, so that every source has a token.
+    EOS is included if it is the only token, so that every source has a token.
     """
-    words = mask.roll(-1, 1)  # (B, S), shifted by one to the left
+    words = mask.roll(-1, 1)  # (B, S), shifted left by one
     words[:, -1] = False
     words[:, 0] = True
     return words
@@ -84,22 +84,22 @@ def mask_without_eos(mask: Tensor) -> Tensor:
 def run_by_length(
     read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor
 ) -> Sequence[Tensor]:
-    """Runs `read` on groups of sentences of similar length, if that is faster: in a search on a CPU.
+    """Runs `read` on groups of sentences of similar length if that is faster: in a search on a CPU.
 
-    In a group, less than a fifth of each sentence is padding. Elsewhere `read` runs once, on all sentences.
+    Less than a fifth of each sentence in a group is padding. Otherwise `read` runs once, on all sentences.
 
     Args:
-        read: maps tensors `(b, ..., s)` of b sentences with s columns, however padded, to tensors `(b, ..., s, *)`.
-        lengths: `(B,)` on the CPU, best in falling order.
-        padded: `(B, ..., S)` each.
+        read: maps tensors `(b, ..., s)`, b sentences in s columns with any padding, to tensors `(b, ..., s, *)`.
+        lengths: `(B,)` on the CPU, preferably in descending order.
+        padded: tensors `(B, ..., S)`.
 
     Returns tensors `(B, ..., S, *)`, undefined at padding.
     """
     width = padded[0].shape[-1]
     if torch.is_grad_enabled() or padded[0].device.type != "cpu":
         return read(*padded)
-    # The longest of each sentence and all after it. In falling order this is the sentence's length; in any other order
-    # it never rises either, so that a group can end at the first sentence that is too short.
+    # Maximum length from each sentence to the last. In descending order this is the sentence's length. It never rises
+    # in any other order either, so a group can end before the first sentence that is too short.
     longest_up_to, _ = lengths.flip(0).cummax(0)  # from the last sentence on
     longest = longest_up_to.flip(0).tolist()
     parts = []
@@ -126,10 +126,9 @@ def run_by_length(
 
 @torch.no_grad()
 def set_rows(matrix: Tensor, rows: Tensor, vectors: Tensor) -> float:
-    """Sets the rows `(M,)` of a matrix `(V, E)` to vectors `(M, E)`, which are not all zero.
+    """Sets rows `(M,)` of a matrix `(V, E)` to vectors `(M, E)`, which must not all be zero.
 
-    Multiplies all vectors by one factor, so that their mean square becomes that of the matrix before. Returns the
-    factor.
+    Multiplies all vectors by one factor, so that their mean square equals that of the old matrix. Returns the factor.
     """
     matrix_size = matrix.square().mean().sqrt()
     vectors_size = vectors.square().mean().sqrt()

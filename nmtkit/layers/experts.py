@@ -1,20 +1,20 @@
 """A sparsely gated mixture of experts: Shazeer et al. 2017, "Outrageously Large Neural Networks".
 
-In place of one feed-forward part, a layer has n of them, the experts, and a gate chooses the k experts that process a
-state x (equations 1, 3, 4 and 5):
+A layer has n feed-forward networks, the experts, in place of a single one, and a gate chooses the k experts that
+process a state x (equations 1, 3, 4 and 5):
 
     y = sum_i G(x)_i E_i(x)             G(x) = softmax over the k largest of H(x), zero elsewhere
     H(x)_i = (x W_g)_i + N softplus((x W_noise)_i)
 
-In training, N is drawn for every number from a standard normal distribution; otherwise it is 0.
+In training, every N is drawn from a standard normal distribution; otherwise it is 0.
 
-Two sums over states measure how much an expert is used: the importance sum_x G(x)_i (equation 6), and in training the
-load sum_x P(x,i) (appendix A, equations 8 to 10). P is the probability that new noise for expert i alone would choose
-it; F is the distribution function of the normal distribution:
+Two sums over states measure how much an expert is used: the importance sum_x G(x)_i (equation 6) and, in training, the
+load sum_x P(x,i) (appendix A, equations 8 to 10). P is the probability that expert i would be chosen if its noise alone
+were drawn again. With the normal distribution function F,
 
     P(x,i) = F(((x W_g)_i - the k-th largest of the other H(x)_j) / softplus((x W_noise)_i))
 
-Letters: H hidden size, n experts, k experts that process a state, M states, B sentences, T positions.
+Letters: H hidden size, n experts, k experts per state, M states, B sentences, T positions.
 """
 
 from typing import Any
@@ -30,21 +30,21 @@ from nmtkit.layers.transformer import FeedForward, LayerConfig
 
 
 class ExpertsConfig(Settings):
-    """Several feed-forward parts per layer, each of which processes only some of the words."""
+    """Mixture of experts: several feed-forward networks per layer, each of which processes only some of the words."""
 
     count: int = Field(default=4, ge=1, le=1024)
-    """Experts of a layer (n)."""
+    """Experts per layer (n)."""
     used: int = Field(default=2, ge=2)
-    """Experts that process a word (k); all, if there are fewer. The gate of a single expert would always be 1."""
+    """Experts that process a word (k), or all if a layer has fewer. At least 2: a single expert's gate is always 1."""
     every: int = Field(default=2, ge=1)
-    """Which layers of each side have experts: 1: all; 2: every second one, from the second on; 3: every third one."""
+    """Interval between layers with experts, on each side. 1: all layers; 2: the second, fourth, ...; 3: every third."""
 
 
 class Experts(nn.Module):
-    """The experts of a layer and their gate; see the head of this file."""
+    """A layer's experts and their gate; see the module docstring."""
 
     _routed: Tensor | None = None
-    """G, and P where it is defined, of the last pass with gradients: `(B, T, 1 or 2, n)`."""
+    """G and, where it is defined, P in the last pass with gradients: `(B, T, 1 or 2, n)`."""
 
     def __init__(self, config: LayerConfig, settings: ExpertsConfig) -> None:
         super().__init__()
@@ -53,25 +53,25 @@ class Experts(nn.Module):
         self.used = min(settings.used, count)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
         self.gate = UnpackedLinear(width, count, bias=False)
-        # Noise of a learned size, only in training, lets other experts be chosen now and then.
+        # Only in training: noise of a learned size lets other experts be chosen now and then.
         self.noise = UnpackedLinear(width, count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
-        """Sets the gate to zero, so that at first only the noise chooses: appendix A."""
+        """Sets the gate to zero, so that only the noise chooses at first: appendix A."""
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.noise.weight)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_routed"] = None  # belongs to the graph of one pass, which cannot be copied
+        state["_routed"] = None  # belongs to one pass's graph, which cannot be copied
         return state
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps `(..., H)` to `(..., H)`.
 
-        On a CPU, an expert processes only the states that it is chosen for. On other devices each processes all: to
-        find out which ones are chosen, the CPU would have to wait for the device.
+        On a CPU, each expert processes only the states for which it is chosen. On other devices each expert processes
+        all states: to find out which ones are chosen, the CPU would have to wait for the device.
         """
         flat = states.flatten(0, -2)  # (M, H)
         gates = self._gates(states).flatten(0, -2)  # (M, n)
@@ -81,21 +81,21 @@ class Experts(nn.Module):
             rows = all_rows
             if flat.device.type == "cpu":
                 rows = gate.nonzero()[:, 0]  # (m,)
-            # In training an expert runs even without rows, so that all weights have a gradient.
+            # In training an expert also runs without rows, so that all weights have a gradient.
             if len(rows) or torch.is_grad_enabled():
                 outputs = expert(flat[rows]) * gate[rows, None]  # (m, H)
                 result = result.index_add(0, rows, outputs.to(result.dtype))
         return result.view_as(states)
 
     def _gates(self, states: Tensor) -> Tensor:
-        """Returns G of states `(..., H)`, `(..., n)`, and keeps G and P in `_routed`."""
+        """Returns G for states `(..., H)`, `(..., n)`, and stores G and P in `_routed`."""
         means = self.gate(states)  # (..., n), x W_g
         means = means.to(at_least_float32(means))
         energies = means  # (..., n), H(x)
         if self.training:
             spread = F.softplus(self.noise(states).to(means.dtype))  # (..., n)
             energies = means + torch.randn_like(means) * spread
-        # One expert more than is used, if there is one: its energy is needed for the load.
+        # The load needs the energy of the best unused expert, if there is one.
         n_best = min(self.used + 1, energies.shape[-1])
         best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
         used_energies = best_energies[..., : self.used]  # (..., k)
@@ -105,7 +105,7 @@ class Experts(nn.Module):
         )  # (..., n)
         routed = [gates]
         if self.training and n_best > self.used:
-            # The k-th largest energy of the other experts. For a chosen expert, the others lack one of the k largest.
+            # The k-th largest energy of the other experts: if i is chosen, the best unused expert takes its place.
             last_used = used_energies[..., -1:]  # (..., 1)
             first_unused = best_energies[..., self.used :]  # (..., 1)
             is_chosen = energies >= last_used  # (..., n)
@@ -117,7 +117,7 @@ class Experts(nn.Module):
     def use(self, mask: Tensor) -> Tensor:
         """Returns importance and, in training if not all experts are used, load: `(1 or 2, n)`.
 
-        Sums over the states of the last forward pass where `mask` `(B, T)` is True. Can be called once per pass.
+        Sums over those states of the last forward pass where `mask` `(B, T)` is True. Can be called once per pass.
         """
         assert self._routed is not None, (
             "there was no pass with gradients, or `use` was already called for it"
@@ -132,7 +132,7 @@ class Experts(nn.Module):
 def place_experts(
     config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList
 ) -> None:
-    """Replaces the feed-forward part of some layers of each side by experts; of none if there are no settings."""
+    """Replaces the feed-forward network by experts in every `settings.every`-th layer of each side; None: no layer."""
     if settings is None:
         return
     for side in sides:
@@ -141,9 +141,9 @@ def place_experts(
 
 
 def use_of_experts(*sides: tuple[nn.ModuleList, Tensor]) -> Tensor:
-    """Returns `Experts.use` of all layers that have experts, one below the other: `(*, n)`.
+    """Concatenates `Experts.use` of all layers with experts: `(*, n)`.
 
-    Each side is the layers of an encoder or decoder, and the mask `(B, T)` of their real positions.
+    Each side is given as its layers, and the mask `(B, T)` of its real positions.
     """
     rows = []
     for layers, mask in sides:

@@ -1,9 +1,9 @@
-"""The inner loops of a search for which torch needs many passes over large tensors.
+"""The inner loops of a search, for which torch needs many passes over large tensors.
 
-Every function has a plain form in torch's own operations, which trains and runs on every device. In a search on a CUDA
-device (gradients off), the Triton programs of `triton_kernels.py` compute the same, up to rounding, in one pass and
-without large intermediate tensors. The plain form takes over on the same device if the numbers are float64, or if
-Triton is missing or fails; a failure is a warning.
+Every function has a plain form in torch operations, which works on every device, in training and at inference. In a
+search on a CUDA device (gradients off), the Triton programs of `triton_kernels.py` compute the same result, up to
+rounding, in one pass and without large intermediate tensors. The plain form is still used there if the numbers are
+float64, or if Triton is missing or fails; a failure causes a warning.
 
 Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
@@ -23,14 +23,14 @@ from nmtkit.layers.elementary import at_least_float32
 R = TypeVar("R")
 
 _CACHED = 1 << 18
-"""Numbers of a `(B, Q, S, A)` tensor, 1 MiB in float32, that a search on a CPU computes at a time."""
+"""Elements of a `(B, Q, S, A)` tensor, 1 MiB in float32, that a search on a CPU computes at a time."""
 _CACHED_ROWS = 1 << 17
-"""Numbers of logits that a CPU reads at a time."""
+"""Logits that a CPU reads at a time."""
 
 
 def additive_energies(
     queries: Tensor,
-    keys: Tensor,
+    doubled_keys: Tensor,
     energy: Tensor,
     coverage: Tensor | None = None,
     coverage_weight: Tensor | None = None,
@@ -39,87 +39,90 @@ def additive_energies(
 
     Equations: Bahdanau et al. 2015, appendix A.1.2; with coverage See et al. 2017, eq. 11.
 
-    The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`, since a CPU is much faster at a sigmoid. The inner
-    2 is already in the keys, and is multiplied into queries and coverage weight; the outer 2 is multiplied into v.
+    The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`, since a CPU computes a sigmoid much faster. The
+    keys already contain the inner 2, and queries and coverage weight are multiplied by it; v is multiplied by the outer
+    2.
 
-    In a search on CUDA the result is in float32 or wider, whatever the inputs are.
+    In a search on CUDA the result is float32 or wider, whatever the types of the inputs are.
 
     Args:
         queries: `W s`, `(B, Q, A)`.
-        keys: `2 U h`, `(B, S, A)`, doubled once per sentence.
+        doubled_keys: `2 U h`, `(B, S, A)`, doubled once per sentence.
         energy: v, `(A,)`.
-        coverage: c, `(B, Q, S)`; None for zeros.
-        coverage_weight: w, `(A,)`; needed with coverage.
+        coverage: c, `(B, Q, S)`; None means zeros.
+        coverage_weight: w, `(A,)`; required with coverage.
     """
     if torch.is_grad_enabled():
         return _plain_energies(
-            queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+            queries, doubled_keys, energy, coverage=coverage, coverage_weight=coverage_weight
         )
-    if keys.is_cuda:
-        return _cuda_energies(queries, keys, energy, coverage, coverage_weight)
-    is_16_bit = keys.dtype in (torch.float16, torch.bfloat16)
-    fits_cache = queries.shape[1] * keys.numel() <= _CACHED
-    if keys.device.type != "cpu" or is_16_bit or fits_cache:
+    if doubled_keys.is_cuda:
+        return _cuda_energies(queries, doubled_keys, energy, coverage, coverage_weight)
+    is_16_bit = doubled_keys.dtype in (torch.float16, torch.bfloat16)
+    fits_cache = queries.shape[1] * doubled_keys.numel() <= _CACHED
+    if doubled_keys.device.type != "cpu" or is_16_bit or fits_cache:
         return _plain_energies(
-            queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+            queries, doubled_keys, energy, coverage=coverage, coverage_weight=coverage_weight
         )
     return _energies_in_parts(
-        queries * 2, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+        queries * 2, doubled_keys, energy, coverage=coverage, coverage_weight=coverage_weight
     )
 
 
 def _energies_in_parts(
     doubled_queries: Tensor,
-    keys: Tensor,
+    doubled_keys: Tensor,
     energy: Tensor,
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
     """Computes `_plain_energies` from `2 W s`, a part of `(B, Q, S, A)` at a time.
 
-    All parts use the same memory, which is so small that it stays in the cache of the CPU. A part is several whole
-    sentences, or some positions of a single one.
+    All parts use the same memory, which is small enough to stay in the CPU's cache. A part consists of several whole
+    sentences, or of some positions of a single one.
     """
     sentences, n_queries, size = doubled_queries.shape
-    length = keys.shape[1]
-    # source positions whose numbers fit into the cache
+    length = doubled_keys.shape[1]
+    # number of source positions that fit into the cache
     cached_positions = max(1, _CACHED // (n_queries * size))
     part_sentences = max(1, cached_positions // length)
     part_length = min(cached_positions, length)
-    memory = keys.new_empty(part_sentences * n_queries * part_length * size)
-    energies = keys.new_empty(sentences, n_queries, length)  # (B, Q, S)
-    doubled_energy = 2 * energy.to(keys.dtype)  # (A,)
+    memory = doubled_keys.new_empty(part_sentences * n_queries * part_length * size)
+    energies = doubled_keys.new_empty(sentences, n_queries, length)  # (B, Q, S)
+    doubled_energy = 2 * energy.to(doubled_keys.dtype)  # (A,)
     for first_sentence in range(0, sentences, part_sentences):
         rows = slice(first_sentence, first_sentence + part_sentences)
         for first_position in range(0, length, part_length):
             columns = slice(first_position, first_position + part_length)
-            part_keys = keys[rows, columns]  # (b, s, A)
+            part_keys = doubled_keys[rows, columns]  # (b, s, A)
             part_shape = (part_keys.shape[0], n_queries, part_keys.shape[1], size)
             part_memory = memory[: math.prod(part_shape)]
             sums = part_memory.view(part_shape)  # (b, Q, s, A)
             torch.add(doubled_queries[rows].unsqueeze(2), part_keys.unsqueeze(1), out=sums)
             if coverage is not None and coverage_weight is not None:
                 part_coverage = coverage[rows, :, columns].unsqueeze(3)  # (b, Q, s, 1)
-                sums.addcmul_(part_coverage.to(keys.dtype), 2 * coverage_weight.to(keys.dtype))
+                sums.addcmul_(
+                    part_coverage.to(doubled_keys.dtype), 2 * coverage_weight.to(doubled_keys.dtype)
+                )
             energies[rows, :, columns] = torch.matmul(sums.sigmoid_(), doubled_energy)
     return energies.sub_(energy.sum())
 
 
 def _plain_energies(
     queries: Tensor,
-    keys: Tensor,
+    doubled_keys: Tensor,
     energy: Tensor,
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
-    # By far the largest tensor of all, so every operation on it is in place.
-    doubled = (queries * 2).unsqueeze(2) + keys.unsqueeze(1)  # (B, Q, S, A)
+    # This is by far the largest tensor, so every operation on it is in place.
+    doubled = (queries * 2).unsqueeze(2) + doubled_keys.unsqueeze(1)  # (B, Q, S, A)
     energy = energy.to(doubled.dtype)
     if coverage is not None:
         assert coverage_weight is not None, "coverage needs its weight"
         doubled_weight = 2 * coverage_weight.to(doubled.dtype)  # (A,)
         doubled.addcmul_(coverage.unsqueeze(3).to(doubled.dtype), doubled_weight)
-    # in 16 bits a sigmoid is too coarse near 0.5
+    # 16 bits are too coarse for a sigmoid near 0.5
     if doubled.dtype in (torch.float16, torch.bfloat16):
         return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
     return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
@@ -128,8 +131,8 @@ def _plain_energies(
 def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     """Returns weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
 
-    The mask broadcasts to the energies `(..., S)`. A row without any True position gets weights of zero, and a gradient
-    of zero. The softmax of 16-bit energies is computed and returned in float32.
+    The mask broadcasts to the energies `(..., S)`. A row without any True position gets zero weights and a zero
+    gradient. The softmax of 16-bit energies is computed and returned in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
         return _on_cuda("launch_softmax", _plain_softmax, energies.shape[2], energies, mask)
@@ -140,16 +143,16 @@ def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     if energies.dtype in (torch.float16, torch.bfloat16):
         energies = energies.float()
     hidden = ~mask
-    # The lowest finite number, not minus infinity: with it, a row that is all hidden has finite weights and gradients.
+    # With the lowest finite number instead of minus infinity, a fully hidden row has finite weights and gradients.
     weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
     return weights.masked_fill(hidden, 0.0)
 
 
 def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Returns the log-sum-exp of each row of logits `(N, V)`, and the maximum of each block of columns.
+    """Returns the log-sum-exp of each row of logits `(N, V)`, and the row's maximum in each block of columns.
 
-    Both come from a single pass over the logits, without gradient. A block has `block` columns, a power of two; the
-    last one may have fewer.
+    A single pass over the logits computes both, without gradient. A block has `block` columns, a power of two; the last
+    block may have fewer.
 
     Returns `(N,)` in float32 or wider, and `(N, ceil(V / block))` in the type of the logits. If a row contains a NaN,
     its log-sum-exp is NaN and its maxima are undefined.
@@ -161,7 +164,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    # On a CPU a few rows at a time: they are read from memory once, and then from the cache.
+    # A CPU processes a few rows at a time, which are read from memory once and then from the cache.
     part_rows = max(1, len(logits))
     if logits.device.type == "cpu":
         part_rows = max(1, _CACHED_ROWS // logits.shape[1])
@@ -173,22 +176,22 @@ def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
         largest_log_probs.append(rows.log_softmax(1).amax(1))  # (n,)
     all_tops = torch.cat(tops)  # (N, blocks)
     largest_logits = all_tops.amax(1)  # (N,)
-    # A log-probability is the logit minus the log-sum-exp, so the difference of their maxima is the log-sum-exp.
+    # A log-probability is the logit minus the log-sum-exp, so the log-sum-exp is the difference of the two maxima.
     log_sums = largest_logits - torch.cat(largest_log_probs)  # (N,)
     log_sums = torch.where(largest_logits.isfinite(), log_sums, largest_logits)
     return log_sums, all_tops.to(logits.dtype)
 
 
 def block_tops(values: Tensor, block: int) -> Tensor:
-    """Returns the maximum of each block of columns of `(N, V)`: `(N, ceil(V / block))`.
+    """Returns the row maxima in each block of columns of `(N, V)`: `(N, ceil(V / block))`.
 
     A block has `block` columns; the last one may have fewer.
     """
     whole_blocks, rest = divmod(values.shape[1], block)
     tops = []
     if whole_blocks > 0:
-        whole = values[:, : whole_blocks * block]
-        blocks = whole.view(-1, whole_blocks, block)  # (N, whole blocks, block)
+        complete = values[:, : whole_blocks * block]
+        blocks = complete.view(-1, whole_blocks, block)  # (N, whole blocks, block)
         tops.append(blocks.amax(2))
     if rest > 0:
         tops.append(values[:, -rest:].amax(1, keepdim=True))  # (N, 1)
@@ -197,9 +200,9 @@ def block_tops(values: Tensor, block: int) -> Tensor:
 
 @cache
 def _triton_kernels(device: torch.device) -> ModuleType | None:
-    """Returns the Triton programs if one of them runs on the device, or None if there is no Triton or it fails."""
+    """Returns the Triton programs, or None if Triton is missing or a first program fails on the device."""
     try:
-        # Not at the top: Triton takes about as long to load as the rest of this package, and most runs do not need it.
+        # Not at the top: Triton takes about as long to load as the rest of nmtkit, and most runs do not need it.
         from nmtkit.layers import triton_kernels
 
         energies = torch.ones(1, 1, 1, device=device)
@@ -224,8 +227,8 @@ def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any
     Args:
         launch: the function of `triton_kernels` that launches the program.
         plain: the plain form, with the same arguments.
-        longest: numbers in the longest row, or block, that the program would hold at once.
-        arguments: of both functions.
+        longest: length of the longest row, or block, that the program would process at once.
+        arguments: arguments of both functions.
     """
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in tensors):
@@ -239,8 +242,8 @@ def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any
     return result
 
 
-def _cuda_energies(queries: Tensor, keys: Tensor, *others: Tensor | None) -> Tensor:
-    """Returns the energies in float32 or wider; `others` are the other arguments of `_plain_energies`."""
-    size = keys.shape[2]
-    energies = _on_cuda("launch_energies", _plain_energies, size, queries, keys, *others)
+def _cuda_energies(queries: Tensor, doubled_keys: Tensor, *others: Tensor | None) -> Tensor:
+    """Returns energies in float32 or wider; `others` are the other arguments of `_plain_energies`."""
+    size = doubled_keys.shape[2]
+    energies = _on_cuda("launch_energies", _plain_energies, size, queries, doubled_keys, *others)
     return energies.to(at_least_float32(energies))

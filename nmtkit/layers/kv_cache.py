@@ -1,29 +1,29 @@
-"""Key/value cache of a decoder. Entries are written once and then stay where they are.
+"""Key/value cache of a decoder. Entries are written once and then never move.
 
 The entries of a sentence are a row of slots. Position p has K slots, p*K to p*K+K-1, one for each hypothesis of that
-step. A hypothesis sees one slot of every position: the one that its own ancestor wrote. So when a beam is reordered,
-only the table of what each hypothesis sees is reordered, one number per slot. Attention reads the slots of a sentence
-once, with its K hypotheses as K queries and that table as a bias on the energies:
+step. At every position a hypothesis sees only the slot that its ancestor wrote. When a beam is reordered, it is
+therefore enough to reorder the table of visible slots, with one number per slot and hypothesis. Attention reads a
+sentence's slots once, with its K hypotheses as K queries and the table as a bias on the energies:
 
     position    0           1           2
     slot        0     1     2     3     4     5
     bias      -inf    0     0   -inf  -inf    0
 
-Here K = 2. The hypothesis with this bias writes slot 5; it continues the one that wrote slot 2, which continued the one
+In this example K = 2. The hypothesis writes slot 5; it continues the one that wrote slot 2, which continued the one
 that wrote slot 1.
 
 Sentences may begin with prompts, which have one slot per position. If prompts differ in length, the slots after the end
 of a shorter one are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
-but each counts its positions from the end of its own.
+but each counts its positions from the end of its own prompt.
 
-Most slots are soon seen by no hypothesis, since the hypotheses of a beam have most of their ancestors in common. A
-search on a CPU drops them from time to time (`compact`): it moves the slots in use to the front.
+Since the hypotheses of a beam have most of their ancestors in common, most slots soon become invisible to all of them.
+A search on a CPU drops such slots from time to time (`compact`) by moving the slots in use to the front.
 
-Letters as in `models/base.py`, and:
+Letters: as in `models/base.py`, and:
 
     W  hypotheses per sentence in this step: 1 in the first step of a search, then K; here N = B*W
-    P  positions that are read: the earlier ones and the present one
-    C  slots of a row for which there is memory, at least as many as are read
+    P  positions that are read: the earlier ones and the current one
+    C  capacity of a row in slots, at least as many as are read
 """
 
 import torch
@@ -33,36 +33,36 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send
 
 INITIAL_LENGTH = 16
-"""Positions for which a new cache has memory at least; the memory doubles when it is full."""
+"""Minimum capacity of a new cache in positions; the memory doubles when it is full."""
 COMPACT_EVERY = 6
-"""Positions between two attempts to drop slots."""
+"""Number of positions between two attempts to drop slots."""
 COMPACT_BELOW = 0.66
-"""Share of slots in use above which none are dropped, since that would not be worth the copy."""
+"""Share of visible slots above which none are dropped, since the copy would cost more than it saves."""
 
 
 class KVCache:
-    """The entries of B sentences with K hypotheses each. Each layer of a decoder has its own entries, one per slot.
+    """Entries of B sentences with K hypotheses each. Each decoder layer has separate entries, one per slot.
 
-    A decoder that writes no entries reads only the positions of its sentences from the cache.
+    A decoder that writes no entries uses only the cache's `position`.
 
     Args:
         sentences: B.
         beam: K.
-        device: of all tensors.
-        width: W of the first step; None: K.
-        capacity: positions for which there is memory at first.
+        device: device of all tensors.
+        width: W of the first step; None means K.
+        capacity: initial capacity in positions.
     """
 
     compacts: bool = False
-    """Whether `compact` drops slots. Requires that all sentences begin together and that nothing is trained."""
+    """Whether `compact` drops slots. All sentences must then begin together, and no gradients may be needed."""
 
     _bias: Tensor
-    """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B, W, C)`; `(1, W, C)` while prompts are read.
-    Exists once there are entries."""
+    """Zero for the slots that a hypothesis sees, minus infinity for all others: `(B, W, C)`; `(1, W, C)` while prompts
+    are read. Exists once there are entries."""
     _slots: Tensor
-    """The slot of each hypothesis at this position, `(B, W)`."""
+    """Slot of each hypothesis at the current position, `(B, W)`."""
     _slot_rows: Tensor
-    """The same, counted through the slots of all sentences: `(N,)`."""
+    """Indices of `_slots` in the flattened slots of all sentences: `(N,)`."""
 
     def __init__(
         self,
@@ -78,30 +78,29 @@ class KVCache:
         self.length = 1
         """P of the sentence with the most positions."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
-        """The present position of each sentence, from 0: `(B,)`. That of a finished sentence is less than `length`."""
+        """Current position of each sentence, from 0: `(B,)`. A finished sentence's position is less than `length`."""
         self._capacity = _rounded_up(capacity * beam)  # C
-        self._dropped_slots = 0  # by which the slots of a row are fewer than P*K
+        self._dropped_slots = 0  # number by which a row's slots are fewer than P*K
         self._length_at_last_compaction = 1
         self._is_aligned = True  # whether all sentences write to the same slots of their rows
-        # whether `_slots`, `_slot_rows` and `_bias` are those of the present position
+        # whether `_slots`, `_slot_rows` and `_bias` belong to the current position
         self._is_open = False
-        self._is_fixed = False  # whether `length` and the memory stay as they are: see `fix_length`
+        self._is_fixed = False  # whether `length` and the tensors are fixed: see `fix_length`
         # whether the W hypotheses of this step are the positions of a prompt
         self._in_prompt = False
-        self._prompt_padding: Tensor | None = (
-            None  # (B,), on the CPU: by how much a prompt is shorter than the longest
-        )
+        # difference in length between each prompt and the longest
+        self._prompt_padding: Tensor | None = None  # (B,), on the CPU
         self._entries: list[Tensor] = []  # (B, C, *) for each layer of each model
-        self._layers_written = 0  # at this position
-        self._first_layer = 0  # of the present model
+        self._layers_written = 0  # at the current position
+        self._first_layer = 0  # of the current model
         self._number_rows()
 
     def begin_model(self) -> None:
-        """Starts the layers of another model, again from 0. At every position models write in the same order."""
+        """Restarts layer numbers at 0 for another model. Models must write in the same order at every position."""
         self._first_layer = self._layers_written
 
     def append(self, layer: int, entries: Tensor) -> None:
-        """Writes a layer's entries `(N, *)` for this position. Layers write in ascending order."""
+        """Writes a layer's entries `(N, *)` for the current position. Layers must write in ascending order."""
         if not self._is_open:
             self._open_position(entries.dtype)
         index = self._first_layer + layer
@@ -111,15 +110,15 @@ class KVCache:
         stored = self._entries[index]  # (B, C, *)
         end = self._read_slots()
         if self.compacts and self.width < self.beam:
-            # This step writes only W of the K slots of its position. The others hold whatever was in memory: no
-            # hypothesis sees them, but a weight of zero times NaN is NaN.
+            # This step writes only W of its position's K slots. No hypothesis sees the other slots, but they hold
+            # arbitrary memory, and a weight of zero times NaN is NaN.
             stored[:, end - self.beam + self.width : end] = 0
         if torch.is_grad_enabled() and not self._in_prompt:
-            # Not in place: the gradient of earlier steps needs what they read.
+            # Not in place: the gradients of earlier steps need the old entries.
             copied = stored.flatten(0, 1).index_copy(0, self._slot_rows, entries)  # (B * C, *)
             self._entries[index] = copied.view_as(stored)
         elif self._is_aligned:
-            # All sentences write the same slots. A CPU copies a block faster than it copies single rows.
+            # All sentences write the same slots. A CPU copies a block faster than single rows.
             first = end - max(self.beam, self.width)
             by_sentence = entries.view(-1, self.width, *entries.shape[1:])  # (B, W, *)
             stored[:, first : first + self.width] = by_sentence
@@ -128,13 +127,13 @@ class KVCache:
             stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)
 
     def read(self, layer: int) -> Tensor:
-        """Returns a layer's entries of all positions up to this one: `(B, P*K, *)`, less dropped slots; a view."""
+        """Returns a view of a layer's entries up to the current position: `(B, P*K, *)`, less dropped slots."""
         return self._entries[self._first_layer + layer][:, : self._read_slots()]
 
     def bias(self) -> Tensor | None:
-        """Returns the bias on energies with which a hypothesis sees only its ancestors and itself.
+        """Returns the bias on energies that lets a hypothesis see only its ancestors and itself.
 
-        It is a view `(B, 1, W, P*K)`, with the same slots as `read`; None if every hypothesis sees all slots.
+        The result is a view `(B, 1, W, P*K)` with the same slots as `read`, or None if every hypothesis sees all slots.
         """
         has_padding = self._prompt_padding is not None
         if self.beam == 1 and self._is_aligned and not self._in_prompt and not has_padding:
@@ -142,28 +141,28 @@ class KVCache:
         return self._bias[:, None, :, : self._read_slots()]
 
     def visible_before(self) -> Tensor:
-        """Returns the slots that a hypothesis sees, except the one that it writes itself: `(B, W, P*K)`, bool."""
+        """Returns a mask `(B, W, P*K)` of the slots that each hypothesis sees, except its slot at this position."""
         visible = self._bias[:, :, : self._read_slots()] == 0  # (B, W, P*K)
         return visible.scatter_(2, self._slots[:, :, None], False)
 
     def positions(self) -> Tensor:
-        """Returns the position of each sentence, `(B, 1)`; while prompts are read, those of their tokens, `(1, W)`."""
+        """Returns the positions of sentences, `(B, 1)`, or, while prompts are read, of their tokens, `(1, W)`."""
         return self._hypotheses[None] if self._in_prompt else self.position[:, None]
 
     @property
     def reach(self) -> int:
-        """The number of positions of the sentence that has the most.
+        """Returns the number of positions of the sentence that has the most.
 
-        It is less than `length` if the sentence with the longest prompt is no longer in the cache.
+        The result is less than `length` if the sentence with the longest prompt is no longer in the cache.
         """
         if self._prompt_padding is None:
             return self.length
         return self.length - int(self._prompt_padding.min())
 
     def begin_prompts(self, length: int) -> None:
-        """Makes the first step read prompts of `length` positions at once; the step after it is at the next position.
+        """Makes the first step read prompts of `length` positions at once; the next step is at the position after them.
 
-        Hypothesis i of a sentence is its position i, and sees positions 0 to i.
+        Hypothesis i of a sentence is position i of its prompt, and sees positions 0 to i.
         """
         self.reserve(length)
         self.length = length
@@ -173,14 +172,14 @@ class KVCache:
         self._number_rows()
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
-        """Ends prompts of different lengths `(B,)`, on the CPU; from here on sentences have `beam` hypotheses.
+        """Ends prompts of different lengths `(B,)`, on the CPU; from now on sentences have `beam` hypotheses.
 
-        So far they had one, and read as many tokens as the longest prompt has. What was read after the end of a shorter
-        prompt is not seen from now on.
+        Until now they had one, and read as many tokens as the longest prompt has. Entries after the end of a shorter
+        prompt are hidden from now on.
         """
         longest = self.length - 1
         self.beam = beam
-        self._dropped_slots = longest * (beam - 1)  # a position of a prompt has a single slot
+        self._dropped_slots = longest * (beam - 1)  # a position in a prompt has a single slot
         self._length_at_last_compaction = self.length
         self._prompt_padding = longest - lengths
         self.position = send(lengths.clone(), self.position.device)
@@ -192,20 +191,21 @@ class KVCache:
         self.reserve(self.length)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
-        """Returns the rows, among all N hypotheses, of parents `(B, *)` numbered within their sentence: `(B * *,)`."""
+        """Converts parents `(B, *)` numbered within their sentence to rows among all N hypotheses: `(B * *,)`."""
         return (parents + self._first_rows).flatten()
 
     def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
         """Moves on to the next position.
 
         Args:
-            rows: which of the N hypotheses each of the next ones continues, `(B * width,)`; None: each continues
-                itself.
-            width: the next W; None: as before.
+            rows: row of the parent of each new hypothesis among the N current ones, `(B * width,)`; None: each
+                hypothesis continues itself.
+            width: the next W; None: unchanged.
         """
         width = width or self.width
         if self._in_prompt:
-            # The hypotheses were the positions of a prompt: only the last one continues, which has seen all of it.
+            # The hypotheses were the positions of a prompt: only the last one, which has seen the whole prompt,
+            # continues.
             rows = torch.full_like(self.position, self.width - 1)  # (B,)
             width = 1
             self._in_prompt = False
@@ -224,7 +224,7 @@ class KVCache:
         self._first_layer = 0
 
     def reserve(self, length: int) -> None:
-        """Makes memory for `length` positions or more."""
+        """Allocates memory for at least `length` positions."""
         needed = length * self.beam - self._dropped_slots
         filled = self._capacity
         if needed <= filled:
@@ -245,7 +245,7 @@ class KVCache:
         self._number_rows()
 
     def truncate(self, length: int) -> None:
-        """Reads no more than `length` positions; sentences that have more are finished."""
+        """Reads at most `length` positions; sentences that have more must be finished."""
         if length >= self.length:
             return
         if self._prompt_padding is not None:
@@ -255,7 +255,7 @@ class KVCache:
         self.position = self.position.clamp(max=length - 1)
 
     def select(self, sentences: Tensor) -> None:
-        """Continues with these sentences, by number, `(M,)`; between two steps."""
+        """Keeps only the sentences with these numbers, `(M,)`; called between two steps."""
         self.sentences = len(sentences)
         self.position = self.position.index_select(0, sentences)
         if self._prompt_padding is not None:
@@ -267,7 +267,7 @@ class KVCache:
         self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
-        """Moves the sentences `movers` to the rows `holes`, `(M,)` each, on the CPU; continues with `count` rows."""
+        """Moves sentences `movers` to rows `holes`, `(M,)` each, on the CPU, and keeps the first `count` rows."""
         filled = self._read_slots()
         self.sentences = count
         if self._prompt_padding is not None:
@@ -289,7 +289,7 @@ class KVCache:
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Replaces these sentences, by number, `(M,)`, by those of another cache with the same K and W."""
+        """Replaces the sentences with these numbers, `(M,)`, by those of another cache with the same K and W."""
         assert self._prompt_padding is None, "sentences with prompts need a batch of their own"
         self._is_aligned = False
         self.position.index_copy_(0, sentences, other.position)
@@ -303,20 +303,20 @@ class KVCache:
             stored[:, :filled].index_copy_(0, sentences, other_stored[:, :filled])
 
     def compact(self) -> None:
-        """Drops slots that no hypothesis sees, if they are many enough; between two steps."""
+        """Drops slots that no hypothesis sees, if there are enough of them; called between two steps."""
         if not self.compacts or self.beam == 1 or not self._entries:
             return
         if self.length < self._length_at_last_compaction + COMPACT_EVERY:
             return
         self._length_at_last_compaction = self.length
-        # the slots of the present position are not written yet
+        # the slots of the current position are not written yet
         written = self._read_slots() - self.beam
         is_visible = (self._bias[:, :, :written] == 0).any(1)  # (B, P*K)
         remaining = int(is_visible.sum(1).max())
         if remaining > COMPACT_BELOW * written:
             return
-        # A stable sort by visibility puts the visible slots first and leaves them in order. Sentences that see fewer
-        # than `remaining` slots retain a few that nobody sees.
+        # A stable sort by visibility puts the visible slots first and keeps them in order. Sentences that see fewer
+        # than `remaining` slots keep some invisible slots.
         order = torch.argsort(is_visible.byte(), dim=1, descending=True, stable=True)  # (B, P*K)
         slots = order[:, :remaining]  # (B, remaining)
         slot_rows = (slots + self._first_slots).flatten()  # (B * remaining,)
@@ -331,9 +331,9 @@ class KVCache:
         self._dropped_slots += written - remaining
 
     def fix_length(self, length: int) -> None:
-        """Makes memory for `length` positions once and for all. From now on only the owner changes `length`.
+        """Allocates memory for `length` positions once and for all. From now on only the owner changes `length`.
 
-        Captured CUDA graphs need tensors that stay where they are.
+        Captured CUDA graphs need tensors that never move in memory.
         """
         self.reserve(length)
         self._is_fixed = True
@@ -344,7 +344,7 @@ class KVCache:
         return [self.position, self._bias] if self._entries else [self.position]
 
     def _number_rows(self) -> None:
-        """Makes the indices that depend only on B, W and C."""
+        """Computes the indices that depend only on B, W and C."""
         device = self.position.device
         self._hypotheses = torch.arange(self.width, device=device)  # (W,)
         sentences = torch.arange(self.sentences, device=device)[:, None]  # (B, 1)
@@ -352,9 +352,9 @@ class KVCache:
         self._first_rows = sentences * self.width  # (B, 1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
-        """Gives the hypotheses of this step their slots and lets each see its own."""
+        """Assigns slots to the hypotheses of this step and lets each hypothesis see its slot."""
         device = self.position.device
-        if not dtype.is_floating_point:  # a model may store whole numbers
+        if not dtype.is_floating_point:  # a model may store integers
             dtype = torch.float32
         if self._in_prompt:
             shape = (1, self.width, self._capacity)  # the same for all sentences
@@ -374,7 +374,7 @@ class KVCache:
             self._slots -= self._dropped_slots
         self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
         visible = self._slots[:, :, None]  # (B, W, 1)
-        # not in place: the gradient of earlier steps needs what they read
+        # Not in place: the gradients of earlier steps need the old bias.
         if torch.is_grad_enabled():
             self._bias = self._bias.scatter(2, visible, 0.0)
         else:
@@ -382,14 +382,14 @@ class KVCache:
         self._is_open = True
 
     def _read_slots(self) -> int:
-        """Returns the number of slots of a row that are read in this step."""
+        """Returns the number of slots per row that are read in this step."""
         return self.length * self.beam - self._dropped_slots
 
     def _new_entries(self, like: Tensor, entry_shape: torch.Size) -> Tensor:
-        """Returns memory `(B, C, *)` for the entries of a layer."""
+        """Allocates memory `(B, C, *)` for a layer's entries."""
         shape = (self.sentences, self._capacity, *entry_shape)
         if self.compacts:
-            # Where all sentences begin together, all that is read has been written, so zeros are not needed.
+            # If all sentences begin together, every slot that is read has been written, so zeros are not needed.
             return like.new_empty(shape)
         return like.new_zeros(shape)
 
@@ -400,5 +400,5 @@ def _move_rows(tensor: Tensor, targets: Tensor, sources: Tensor) -> None:
 
 
 def _rounded_up(slots: int) -> int:
-    """Returns the next multiple of 8. CUDA's attention copies a bias in every layer if its rows have another length."""
+    """Rounds up to a multiple of 8: with other row lengths, CUDA's attention would copy the bias in every layer."""
     return -(-slots // 8) * 8

@@ -1,7 +1,7 @@
-"""Linear layers for inference, y = x W^T + b: packed for fp32 on a CPU, padded in 16 bits.
+"""Linear layers for inference, y = x W^T + b: packed in fp32 on a CPU, padded in 16 bits.
 
-All parts of a model have the same precision. In fp32 on a CPU its linear layers become `PackedLinear`, which computes
-the same faster. In fp16 (CUDA) and bf16 (CUDA, or a CPU with instructions for it) the whole model is cast.
+All parts of a model have the same precision. In fp32 on a CPU, linear layers become `PackedLinear`, which computes the
+same result faster. In fp16 (CUDA) and bf16 (CUDA, or a CPU with bf16 instructions) the whole model is cast.
 
 Letters: M rows, I input size, O output size.
 """
@@ -17,26 +17,26 @@ from torch import Tensor, nn
 from nmtkit.core.errors import RecipeError
 
 Precision = Literal["fp32", "fp16", "bf16"]
-"""The precision of a model at inference."""
+"""Precision of a model at inference."""
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16"]
-"""The precision as an option; `auto` chooses by device and model."""
+"""Precision as an option; `auto` chooses by device and model."""
 
 MIN_PACKED_PRODUCTS = 1 << 24
-"""Multiplications (M*I*O) above which a product with packed weights is faster, although its call takes longer."""
+"""Multiplications (M*I*O) above which a product with packed weights is faster, despite the cost of its call."""
 ALWAYS_PACKED_WEIGHTS = 1 << 20
-"""Weights (I*O) above which it is faster for any number of rows: reading the weights takes most of the time."""
+"""Weights (I*O) above which packing is faster for any number of rows, since reading the weights takes most time."""
 MIN_OUTPUTS = 16
 """Layers with fewer outputs, such as gates, are not packed."""
 
 
 class UnpackedLinear(nn.Linear):
-    """A linear layer whose matrix is read by other code as well, so that it must not be packed or padded."""
+    """A linear layer that must not be packed or padded, because other code reads its matrix as well."""
 
 
 class PackedLinear(nn.Module):
     """A linear layer in float32 for inference on a CPU.
 
-    `F.linear` rearranges the weights for every product. oneDNN can keep them in the layout that its kernels read. This
+    `F.linear` rearranges the weights for every product. oneDNN can store them in the layout that its kernels read. This
     takes memory for a second copy of the weights, which is made when it first makes a product faster.
     """
 
@@ -51,7 +51,7 @@ class PackedLinear(nn.Module):
 
     @cached_property
     def packed(self) -> Tensor:
-        """The weights in oneDNN's layout. Only oneDNN may read this tensor: other operators would read past its end."""
+        """Weights in oneDNN's layout. Only oneDNN may read this tensor: other operators would read past its end."""
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
         return packed
 
@@ -61,7 +61,7 @@ class PackedLinear(nn.Module):
         weights = self.weight.numel()
         if weights < ALWAYS_PACKED_WEIGHTS and rows * weights < MIN_PACKED_PRODUCTS:
             return F.linear(inputs, self.weight, self.bias)
-        # "none", [] and "" are the activation that oneDNN could apply as well, its arguments and its algorithm.
+        # "none", [] and "" are an activation that oneDNN could also apply, its arguments and its algorithm.
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self.packed, self.bias, "none", [], ""
         )
@@ -69,7 +69,7 @@ class PackedLinear(nn.Module):
 
 
 class PaddedLinear(nn.Module):
-    """A linear layer whose number of outputs is padded to a multiple of `ROWS`, with which tensor cores are fastest."""
+    """A linear layer with outputs padded to a multiple of `ROWS`, for which tensor cores are fastest."""
 
     ROWS = 64
 
@@ -91,14 +91,14 @@ class PaddedLinear(nn.Module):
 
 @runtime_checkable
 class Finalizable(Protocol):
-    """A module that computes once, before inference, what does not depend on its inputs."""
+    """A module that precomputes, before inference, results that do not depend on its inputs."""
 
     def finalize(self, precision: Precision) -> None:
-        """Prepares for inference. The module is then converted to `precision` and can no longer be trained."""
+        """Prepares the module for inference. It is then converted to `precision` and can no longer be trained."""
 
 
 def supported_precisions(device: torch.device) -> list[Precision]:
-    """Returns the precisions for which a device has instructions, float32 first."""
+    """Returns the precisions that a device supports, fp32 first."""
     if device.type == "cuda":
         return ["fp32", "fp16", "bf16"]
     if device.type == "cpu" and _has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -116,13 +116,13 @@ def prepare_for_inference(
 ) -> None:
     """Converts a model to a precision, in place. Afterwards it can no longer be trained.
 
-    The model is in evaluation mode and on its final device.
+    The model must be in evaluation mode and on its final device.
 
     Args:
-        model: is changed in place.
+        model: the model to change in place.
         precision: the new precision.
-        read_by_rows: output layers of which a shortlist reads single rows, so that they are not packed. Instead of an
-            output layer that is computed from other weights, the collection contains the model.
+        read_by_rows: output layers that must not be packed, because a shortlist reads single rows of them. Contains the
+            model instead of an output layer that is computed from other weights.
 
     Raises:
         RecipeError: the device does not support the precision.
@@ -150,7 +150,7 @@ def prepare_for_inference(
 def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            # Not isinstance: the matrix of a subclass may be read by other code.
+            # Not isinstance: other code may read the matrix of a subclass.
             if type(child) is not nn.Linear:
                 continue
             if child not in excluded and child.out_features >= MIN_OUTPUTS:
@@ -158,19 +158,19 @@ def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> No
 
 
 def pack_weights(model: nn.Module) -> None:
-    """Packs the weights of all packed layers now, so that processes forked from this one share them."""
+    """Packs all packed layers' weights now, so that processes forked from this one share them."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
-            _ = module.packed  # a cached property, which is computed when it is first read
+            _ = module.packed  # a cached property, computed when first read
 
 
 @torch.no_grad()
 def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
-    """Casts a model to 16 bits, and pads its large matrices; see `PaddedLinear`."""
+    """Casts a model to 16 bits and pads its large matrices; see `PaddedLinear`."""
     model.to(dtype)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            # Not isinstance: the matrix of a subclass may be read by other code.
+            # Not isinstance: other code may read the matrix of a subclass.
             if type(child) is not nn.Linear:
                 continue
             if child.out_features > PaddedLinear.ROWS and child.out_features % 8 != 0:

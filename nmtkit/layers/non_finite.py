@@ -1,4 +1,4 @@
-"""Finds the module in which numbers first become NaN or infinite, to explain why a training was stopped."""
+"""Finds the module in which numbers first become NaN or infinite, to explain why training stopped."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
-    """Runs the model by `forward`, and returns in words which module is the first to return NaN or infinity.
+    """Runs the model by calling `forward`, and names the first module that returns NaN or infinity, as a sentence.
 
     Minus infinity does not count: it is the logarithm of a probability that is 0.
     """
@@ -47,7 +47,7 @@ def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a tensor, or every tensor in nested tuples, lists and dataclasses, is without NaN and infinity."""
+    """Returns whether a tensor, or every tensor in nested tuples, lists and dataclasses, has no NaN and no infinity."""
     if is_dataclass(value):
         value = [getattr(value, field.name) for field in fields(value)]
     if isinstance(value, (tuple, list)):

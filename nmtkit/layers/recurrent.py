@@ -1,13 +1,12 @@
 """The recurrent encoder, the stacked cells of a decoder, and the bridge between them.
 
-All cells are torch's own. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
-appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r *
-h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. And torch's update gate z keeps the old state, whereas the
-one of Bahdanau et al. lets in the new one. Cho's decoder also resets what it reads of the source; here inputs are not
-reset.
+All cells are torch's. Its GRU differs from that of the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015, appendix
+A.1.1) in two places: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r * h))`, but
+torch resets *after* it, `tanh(W x + r * (U h + b))`; and torch's update gate z keeps the old state, whereas that of
+Bahdanau et al. admits the new one. Cho's decoder also resets the context that it reads; here inputs are not reset.
 
-Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers, D size of the encoder's
-states (H, or 2H with two directions).
+Letters: B sentences, N hypotheses, S source length, T word positions in `run_rnn`, I input size, H hidden size, L
+layers, D size of the encoder's states (H, or 2H with two directions).
 """
 
 from dataclasses import dataclass
@@ -26,13 +25,13 @@ BridgeKind = Literal["tanh", "linear", "copy", "zero"]
 Initialisation = Literal["xavier", "paper"]
 
 HiddenAndCell = tuple[Tensor, Tensor | None]
-"""Hidden states and an LSTM's memory cells, `(N, L, H)` each; no memory cells for a GRU."""
+"""Hidden states and an LSTM's memory cells, `(N, L, H)` each; the memory cells of a GRU are None."""
 TorchState = Tensor | tuple[Tensor, Tensor]
-"""The state of torch's recurrent layers: `(L, N, H)` for a GRU, a pair of these for an LSTM."""
+"""State of torch's recurrent layers: `(L, N, H)` for a GRU, a pair of these for an LSTM."""
 
 
 def reversed_positions(mask: Tensor) -> Tensor:
-    """Returns positions `(B, S)` that reverse each sentence within its length and leave padding where it is.
+    """Returns positions `(B, S)` that reverse each sentence within its length and leave padding in place.
 
     `mask` `(B, S)` is True for real tokens, which come first.
     """
@@ -42,7 +41,7 @@ def reversed_positions(mask: Tensor) -> Tensor:
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, *)`: `(B, *, H)`."""
+    """Gathers the vectors of `sequence` `(B, S, H)` at `positions` `(B, *)`: `(B, *, H)`."""
     index = positions.unsqueeze(2).expand(-1, -1, sequence.shape[2])  # (B, *, H)
     return sequence.gather(1, index)
 
@@ -50,15 +49,15 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
 def build_rnn(
     cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
 ) -> nn.RNNBase:
-    """Returns a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
+    """Builds a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-    # torch warns of dropout in a single layer, which would have no effect
+    # torch warns about dropout in a single layer, where it would have no effect
     rate = dropout if layers > 1 else 0.0
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=rate)
 
 
 def _has_no_16_bit_lstm() -> bool:
-    """Whether an LSTM would fail under autocast, as it does on a processor without AVX-512."""
+    """Returns whether an LSTM would fail under autocast, as on a processor without AVX-512."""
     if not torch.is_autocast_enabled("cpu"):
         return False
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch does not type it
@@ -70,13 +69,13 @@ def run_rnn(
     inputs: Tensor | PackedSequence,
     state: Tensor | tuple[Tensor, ...] | None = None,
 ) -> tuple[Any, Any]:
-    """Runs a GRU or LSTM; without autocast, in the type of its weights, where 16 bits do not work.
+    """Runs a GRU or LSTM; if 16 bits do not work for it, without autocast and in the type of its weights.
 
     Under autocast for CUDA, torch runs these layers in float16 even if bfloat16 was requested, and most gradients would
     silently become zero. On a CPU they run in bfloat16, which has the range of float32; but on a processor without
     AVX-512, torch has no LSTM in bfloat16 and raises an error.
 
-    Takes `(N, T, I)`, or the same packed, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. Returns,
+    Takes `(N, T, I)` or its packed form, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. Returns,
     as torch does, the states `(N, T, H)` and the state after the last word.
     """
     device_type = inputs.data.device.type
@@ -95,9 +94,9 @@ def run_rnn(
 def rnn_step(
     layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None
 ) -> HiddenAndCell:
-    """Makes one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than torch's call.
+    """Runs one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than calling the layer.
 
-    Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)`, None for a GRU. Returns
+    Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)` or None for a GRU. Returns
     hidden states and memory cells after the step.
     """
     dtype = next(layer.parameters()).dtype
@@ -126,28 +125,28 @@ def _stack_cells(cells: list[Tensor]) -> Tensor | None:
 
 @dataclass(frozen=True)
 class RecurrentEncoderOutput:
-    """Output of a recurrent encoder for B sentences. D is H, or 2H with two directions, the forward half first."""
+    """Output of a recurrent encoder. D is H, or 2H with two directions, the forward half first."""
 
     states: Tensor
-    """The top layer's state at every word, `(B, S, D)`; zero at padding."""
+    """State of the top layer at every word, `(B, S, D)`; zero at padding."""
     hidden: Tensor
-    """The final hidden state of each layer, `(B, L, D)`: that of the forward direction at the last word of the
-    sentence, that of the backward direction at the first. Without residual sums: the cell could continue from it."""
+    """Final hidden state of each layer, `(B, L, D)`: the forward direction's state at the last word, and the backward
+    direction's state at the first. Residual sums are not included, so the cell could continue from this state."""
     cell: Tensor | None
-    """An LSTM's memory cells, as `hidden`; None for a GRU, or if not requested."""
+    """Memory cells of an LSTM, shaped like `hidden`; None for a GRU, or if not requested."""
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads a sentence in one direction, or in both, so that the state of a word depends on the words on both sides.
+    """Reads sentences in one direction, or in both, so that a word's state depends on the words on both sides.
 
-    Both directions: Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below. The
-    backward direction is a forward pass over each sentence reversed within its own length, so that padding comes last
-    in both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both directions, and its
+    Two directions follow Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below.
+    The backward direction is a forward pass over each sentence reversed within its own length, so padding comes last in
+    both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both directions, and its
     final states are not part of the output.
 
-    Residual connections: Wu et al. 2016, section 3.1. The next layer reads the sum of a layer's states and its input;
-    the state that is carried from word to word does not include that sum. A layer has no residual connection if it is
-    the first, or if its input has another size.
+    Residual connections follow Wu et al. 2016, section 3.1: the next layer reads the sum of a layer's states and its
+    input; the state carried from word to word does not include that sum. The first layer and layers with inputs of
+    another size have no residual connection.
 
     Dropout is applied to the input of each layer but the first; a residual connection bypasses it. Each direction has
     H units.
@@ -190,9 +189,9 @@ class RecurrentEncoder(nn.Module):
 
         Args:
             inputs: `(B, S, I)`.
-            mask: True where a token is real, `(B, S)`. Real tokens come first, and every sentence has at least one.
-            lengths: the number of real tokens, `(B,)`, on the CPU.
-            need_cell: whether an LSTM must return its memory cells, which costs it some time.
+            mask: True at real tokens, `(B, S)`. Real tokens come first, and every sentence has at least one.
+            lengths: number of real tokens per sentence, `(B,)`, on the CPU.
+            need_cell: whether an LSTM must return its memory cells, which takes some time.
         """
         reversal = reversed_positions(mask)  # (B, S)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
@@ -221,7 +220,7 @@ class RecurrentEncoder(nn.Module):
             else:
                 states = outputs
             if final_hiddens and final_hiddens[-1].shape != hidden.shape:
-                # Bidirectional at the bottom only: the final states of the first layer have another size.
+                # Only the bottom layer is bidirectional, so its final states have another size.
                 final_hiddens = []
                 final_cells = []
             final_hiddens.append(hidden)
@@ -238,15 +237,15 @@ class RecurrentEncoder(nn.Module):
 def run_to_final_states(
     layer: nn.Module, inputs: Tensor, lengths: Tensor, need_cell: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Runs a single recurrent layer in one direction over padded sentences `(B, S, I)`, from a state of zero.
+    """Runs a single recurrent layer in one direction over padded sentences `(B, S, I)`, starting from zeros.
 
-    The final hidden state of a sentence is among the states at all words. Not so an LSTM's memory cell: torch returns
-    it only after the last column, which for most sentences is padding. For packed sequences it returns the right ones,
-    but that is fast only on a GPU.
+    A sentence's final hidden state is among the states at all words. An LSTM's final memory cell is not: torch returns
+    it only after the last column, which is padding in most sentences. For packed sequences torch returns the right
+    cells, but packing is fast only on a GPU.
 
     `lengths` `(B,)` are on the CPU if cells are needed, otherwise on the device of the inputs. Returns the states
-    `(B, S, H)`, undefined at padding, and at the last word of each sentence the hidden state `(B, H)` and the memory
-    cell `(B, H)` or None.
+    `(B, S, H)`, undefined at padding, and each sentence's hidden state `(B, H)` and memory cell `(B, H)` or None at its
+    last word.
     """
     if not need_cell:
         states, _ = run_rnn(layer, inputs)  # (B, S, H)
@@ -258,8 +257,8 @@ def run_to_final_states(
 
 
 def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`run_to_final_states` for an LSTM on a GPU."""
-    # Sentences are sorted here: torch can sort them too, but it would wait for the device to restore their order.
+    """Computes `run_to_final_states` for an LSTM on a GPU."""
+    # Sentences are sorted here: if torch sorted them, it would wait for the device to restore their order.
     order = lengths.argsort(descending=True)  # (B,)
     device_order = send(order, inputs.device)  # (B,)
     inverse_order = send(order.argsort(), inputs.device)  # (B,)
@@ -280,11 +279,11 @@ def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tens
 def _run_by_spans(
     layer: nn.Module, inputs: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`run_to_final_states` for an LSTM on a CPU.
+    """Computes `run_to_final_states` for an LSTM on a CPU.
 
-    The sentences are sorted, longest first, and their columns are cut into spans wherever a sentence ends. Each span is
-    one call of the layer for the sentences that have not ended before it, so it returns the final cells of those that
-    end with it:
+    The sentences are sorted, longest first, and their columns are cut into spans, one after each sentence end. A span
+    is one call of the layer for the sentences that have not ended yet, so it returns the final cells of the sentences
+    that end with it:
 
         sentence 0   span 1 | span 2 | span 3
         sentence 1   span 1 | span 2
@@ -299,7 +298,7 @@ def _run_by_spans(
     final_cells = []
     state = None
     start = 0
-    running = len(sorted_lengths)  # sentences that have not ended before `start`
+    running = len(sorted_lengths)  # number of sentences that end after `start`
     for stop in sorted(set(sorted_lengths)):
         states, (hidden, cell) = run_rnn(layer, inputs[:running, start:stop], state)
         remaining = sum(length > stop for length in sorted_lengths)
@@ -322,7 +321,7 @@ def _run_by_spans(
 
 
 def rows_first(state: TorchState) -> HiddenAndCell:
-    """Converts torch's state to hidden states and memory cells."""
+    """Converts torch's state to hidden states and memory cells, both with rows first."""
     if isinstance(state, Tensor):
         return state.transpose(0, 1), None
     hidden, cell = state
@@ -339,7 +338,7 @@ def layers_first(hidden: Tensor, cell: Tensor | None) -> TorchState:
 
 
 class StackedCells(nn.Module):
-    """One step of L recurrent layers, with dropout between them: each reads the new hidden state of the layer below."""
+    """Runs a step of L recurrent layers with dropout in between; each reads the new hidden state of the layer below."""
 
     def __init__(
         self,
@@ -356,7 +355,7 @@ class StackedCells(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
-        """Makes one step; arguments and results are those of `rnn_step`."""
+        """Runs one step; arguments and results as in `rnn_step`."""
         new_hiddens = []
         new_cells = []
         for number, layer in enumerate(self.cells):
@@ -373,17 +372,17 @@ class StackedCells(nn.Module):
 
 
 class Bridge(nn.Module):
-    """Computes the first state of a decoder from the final states of an encoder.
+    """Computes the decoder's first state from the encoder's final states.
 
-    `tanh`: `s_0 = tanh(W x + b)`, with its own linear layer for each decoder layer and each memory cell. All of them
+    `tanh`: `s_0 = tanh(W x + b)`, with a separate linear layer for each decoder layer and each memory cell. All of them
     read x, the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix
-    A.1.2. `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al.
-    2014, Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are computed from those of
-    the encoder: See et al. 2017, section 2.1.
+    A.1.2. `linear`: as `tanh`, without the tanh. `copy`: the final states themselves, layer by layer: Sutskever et al.
+    2014, Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are computed from the
+    encoder's memory cells: See et al. 2017, section 2.1.
 
-    Only the memory cells of an LSTM can be copied to an LSTM. x is the last `input_size` numbers of the final state.
-    With two directions, `input_size` 2H therefore reads both, and H only the backward direction, as in Bahdanau et al.
-    The other sizes, `cell`, `hidden_size` and `layers`, are those of the decoder.
+    Memory cells can be copied only from an LSTM to an LSTM. x is the last `input_size` numbers of the final state: with
+    two directions, `input_size` 2H reads both, and H only the backward direction, as in Bahdanau et al. `cell`,
+    `hidden_size` and `layers` describe the decoder.
     """
 
     def __init__(
@@ -438,9 +437,9 @@ class Bridge(nn.Module):
 
 
 def init_weights(model: nn.Module, style: Initialisation) -> None:
-    """Initializes all linear layers, convolutions, embeddings and recurrent weights; other parameters are left alone.
+    """Initializes all linear layers, convolutions, embeddings and recurrent weights, but no other parameters.
 
-    `xavier`: orthogonal recurrent matrices, Glorot and Bengio 2010 for the others, gate by gate; embeddings of length
+    `xavier`: orthogonal recurrent matrices; all others as in Glorot and Bengio 2010, gate by gate; embeddings of length
     about one; biases zero, except one for the forget gates of an LSTM (Jozefowicz et al. 2015).
 
     `paper`: Bahdanau et al. 2015, appendix B.1: orthogonal recurrent matrices, all others from N(0, 0.01^2), biases
@@ -461,7 +460,7 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
 
 
 def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) -> None:
-    """Initializes each gate on its own: the matrices of all gates are stacked in one parameter."""
+    """Initializes each gate separately: a parameter stacks the matrices of all gates."""
     is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
     n_gates = 4 if is_lstm else 3
     for name, parameter in module.named_parameters():
@@ -473,7 +472,7 @@ def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) 
                 _init_matrix(gate, style)
             else:
                 nn.init.zeros_(gate)
-        # Torch adds two biases, so that one of them suffices. Its order is: input, forget, candidate and output gate.
+        # Torch adds two biases, so setting one is enough. Its order is input, forget, candidate and output gate.
         if is_lstm and "bias_ih" in name and style == "xavier":
             nn.init.ones_(gates[1])
 

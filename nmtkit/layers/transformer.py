@@ -1,9 +1,9 @@
-"""The parts of the Transformer (Vaswani et al. 2017): multi-head attention, feed-forward layers, positions, layers.
+"""The parts of the Transformer (Vaswani et al. 2017): multi-head attention, feed-forward networks, positions, layers.
 
-Shape comments use the letters of `models/base.py`, and:
+Letters: as in `models/base.py`, and:
 
     H  size of the hidden states    A  attention heads       D  size of a head, by default H / A
-    F  size of the inner layer of a feed-forward part        P  positions up to the present one, in a search
+    F  inner size of a feed-forward network                  P  positions up to the current one, in a search
     Q  queries per sentence
 
 Queries, keys and values of all heads are `(B, A, *, D)`. A mask is True where a key may be read.
@@ -37,11 +37,11 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
         PE(pos, 2i+1) = cos(pos / 10000^(2i / width))
 
     `sinusoidal` alternates sines and cosines, as in the paper. `sinusoidal_halves` puts all sines before all cosines,
-    as Marian does. `sinusoidal_fairseq` does the same, counts positions from 2 and has the exponent
+    as in Marian. `sinusoidal_fairseq` does the same, but counts positions from 2 and has the exponent
     i / (width / 2 - 1).
 
-    Some lectures write the exponent with the column in place of 2i, also for the cosines. Here, as in the paper, the
-    sine and the cosine of a pair share one exponent.
+    Some lectures use the column instead of 2i in the exponent, also for cosines. Here, as in the paper, the sine and
+    the cosine of a pair have the same exponent.
     """
     if kind == "sinusoidal_fairseq":
         first_position = 2
@@ -68,7 +68,7 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
 
 
 class SinusoidalPositions(nn.Module):
-    """The table of `sinusoids`, which grows on demand."""
+    """Position encodings from the table of `sinusoids`, which grows on demand."""
 
     table: Tensor
 
@@ -78,7 +78,7 @@ class SinusoidalPositions(nn.Module):
         self.kind = kind
         table = sinusoids(_INITIAL_SINUSOIDS, width, kind)
         self.register_buffer("table", table, persistent=False)
-        # A captured CUDA graph reads the memory of the table that it was captured with, but holds no reference to it.
+        # A captured CUDA graph reads the table's memory at the time of capture, but holds no reference to it.
         self._outgrown_tables: list[Tensor] = []
 
     def forward(self, length: int) -> Tensor:
@@ -88,7 +88,7 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> Tensor:
         """Returns the table with at least `length` rows.
 
-        New rows are computed on the CPU, so a search reserves all that it needs before it begins.
+        New rows are computed on the CPU, so a search reserves all rows that it needs before it begins.
         """
         table = self.table  # read once: another thread may replace it in the meantime
         if length > table.shape[0]:
@@ -99,41 +99,41 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each position (Gehring et al. 2017; as good as sinusoids in Vaswani et al., section 3.5)."""
+    """Learns a vector for each position (Gehring et al. 2017; as good as sinusoids in Vaswani et al., section 3.5)."""
 
     def __init__(self, width: int, max_positions: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(max_positions, width))
-        # As large as sinusoids, the vectors would drown the word embeddings before they mean anything.
+        # Vectors as large as sinusoids would drown the word embeddings before they mean anything.
         nn.init.normal_(self.table, std=0.1)
 
     def forward(self, length: int) -> Tensor:
         """Returns the vectors of positions 0 to length-1: `(length, H)`.
 
         Raises:
-            DataError: a position has no trained vector.
+            DataError: there are fewer than `length` vectors.
         """
         max_positions = self.table.shape[0]
         if length > max_positions:
             raise DataError(
                 f"a sentence reaches position {length}, but the model learned only {max_positions} positions: "
-                "leave out or split longer sentences, or train with a larger max_positions or, where the model has the "
+                "leave out or split longer sentences, or train with a larger max_positions or, if the model has the "
                 "setting `positions`, sinusoidal ones"
             )
         return self.table[:length]
 
 
 class RelativePositions(nn.Module):
-    """A learned bias on the energy of a key, by head and distance from the query: Raffel et al. 2020 (T5), section 2.1.
+    """Learned bias on a key's energy, by head and distance from the query: Raffel et al. 2020 (T5), section 2.1.
 
-    Distances share buckets, and each head learns one number per bucket. The first half of the buckets holds one
-    distance each: 0, 1, 2, ... The buckets of the second half grow by a constant factor up to `max_distance`, and the
-    last one also holds all larger distances. If `bidirectional`, keys after the query have half of all buckets for
-    themselves; otherwise they all share bucket 0, since a causal mask hides them.
+    Distances share buckets, and each head learns a number per bucket. The first half of the buckets holds one distance
+    each: 0, 1, 2, ... The buckets of the second half grow by a constant factor up to `max_distance`, and the last one
+    also holds all larger distances. If `bidirectional`, half of all buckets are for keys after the query; otherwise
+    these keys share bucket 0, since a causal mask hides them.
     """
 
     buckets: Tensor
-    """The buckets of the distances -max_distance to max_distance, `(2 * max_distance + 1,)`."""
+    """Buckets of the distances -max_distance to max_distance, `(2 * max_distance + 1,)`."""
 
     def __init__(self, heads: int, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class RelativePositions(nn.Module):
     def forward(self, distances: Tensor) -> Tensor:
         """Returns the bias on energies, `(B, A, Q, P)`.
 
-        Distances `(B, Q, P)` are positions of keys minus positions of queries, so negative before the query.
+        Distances `(B, Q, P)` are key positions minus query positions, so they are negative before the query.
         """
         by_distance = self.weight[self.buckets].t()  # (A, 2 * max_distance + 1)
         indices = (
@@ -176,7 +176,7 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     """Returns softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017: `(B, A, Q, S)`.
 
     Queries are `(B, A, Q, D)`, keys `(B, A, S, D)`. The mask broadcasts to the weights. A boolean mask is True where a
-    key may be read; any other is a bias that is added to the energies. Every query needs a key that it may read.
+    key may be read; any other mask is a bias that is added to the energies. Every query must have a key to read.
     """
     energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # (B, A, Q, S)
     if mask is None:
@@ -189,16 +189,16 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
 
 
 def _causal_mask(query: Tensor) -> Tensor:
-    """Returns a mask `(Q, Q)` with which position i reads positions 0 to i."""
+    """Returns a mask `(Q, Q)` that lets position i read positions 0 to i."""
     length = query.shape[-2]
     return torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
 
 
 def _is_fused_faster(query: Tensor, rate: float) -> bool:
-    """Whether torch's fused attention is faster than the same written as separate operations.
+    """Returns whether torch's fused attention is faster than separate operations.
 
-    On a GPU it always is. On a CPU it is slow where its many small products go through oneDNN, which is the case in
-    lower precision, except for a single query in float32 and for a search in bfloat16.
+    On a GPU it always is. On a CPU it is slow if its many small products go through oneDNN. This is the case in lower
+    precision, except for a single query in float32 and for a search in bfloat16.
     """
     if query.device.type != "cpu":
         return True
@@ -219,7 +219,7 @@ def attend(
 ) -> Tensor:
     """Returns softmax(Q K^T / sqrt(D)) V, equation 1 of Vaswani et al. 2017: `(B, A, Q, D)`.
 
-    Computes it in the way that is fastest on the device.
+    Uses the implementation that is fastest on the device.
 
     Args:
         query: `(B, A, Q, D)`.
@@ -241,9 +241,9 @@ def attend(
 
 
 def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
-    """Initializes a linear layer as Glorot and Bengio 2010, with zero bias, and returns it.
+    """Initializes a linear layer as in Glorot and Bengio 2010, with zero bias, and returns it.
 
-    The matrix consists of `parts` matrices of equal size, one below the other. The range is that of a single one.
+    The matrix stacks `parts` matrices of equal size. The range is that of a single one.
     """
     fan_in = linear.weight.shape[1]
     fan_out = linear.weight.shape[0] // parts
@@ -256,22 +256,23 @@ def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Differences from the layers of Vaswani et al. 2017. The defaults are that paper's, with biases everywhere."""
+    """Differences from the layers of Vaswani et al. 2017. The defaults are the paper's, with biases everywhere."""
 
     head_size: int | None = None
-    """Size of a head (D); None: H / A."""
+    """Size of a head (D). None means H / A."""
     bias: bool = True
     """Whether linear layers have a bias."""
     rms_norm: bool = False
-    """Normalize by the root mean square only, without a bias: Zhang and Sennrich 2019."""
+    """Whether to normalize by the root mean square only, without a bias: Zhang and Sennrich 2019."""
     scaled: bool = True
-    """Divide energies by sqrt(D)."""
+    """Whether to divide energies by sqrt(D)."""
     gated: bool = False
-    """Multiply the inner layer of the feed-forward part by another linear layer: Shazeer 2020, "GLU Variants"."""
+    """Whether to multiply the feed-forward network's inner layer by another linear layer: Shazeer 2020, "GLU
+    Variants"."""
 
 
 class LayerConfig(Protocol):
-    """The settings of a model that its layers read."""
+    """Model settings that the layers read."""
 
     hidden_size: int
     heads: int
@@ -290,23 +291,23 @@ class HasLayerForm(Protocol):
 
     @property
     def layer_form(self) -> LayerForm:
-        """The form of the layers."""
+        """Describes the layers."""
 
 
 def layer_form_of(config: object) -> LayerForm:
-    """Returns the form of the layers that a config describes: `layer_form`, or the default."""
+    """Returns the `layer_form` that a config describes, or the default."""
     return config.layer_form if isinstance(config, HasLayerForm) else LayerForm()
 
 
 def normalization(config: LayerConfig) -> nn.Module:
-    """Returns a normalization layer for states `(..., H)`."""
+    """Builds a normalization layer for states `(..., H)`."""
     if layer_form_of(config).rms_norm:
         return nn.RMSNorm(config.hidden_size, config.norm_epsilon)
     return nn.LayerNorm(config.hidden_size, config.norm_epsilon)
 
 
 class _MultiHeadAttention(nn.Module):
-    """What self-attention and cross-attention share: sizes, dropout of weights, and how their layers are made."""
+    """Common parts of self-attention and cross-attention: sizes, dropout of weights, and construction of layers."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -317,16 +318,17 @@ class _MultiHeadAttention(nn.Module):
         head_size = form.head_size or self.width // self.heads
         self.inner = self.heads * head_size  # A * D
         self.has_bias = form.bias
-        # `attend` always divides energies by sqrt(D). Where there is to be no division, queries are scaled to undo it.
+        # `attend` always divides energies by sqrt(D). To undo this if there is to be no division, queries are scaled
+        # up.
         self.scale = 1.0 if form.scaled else math.sqrt(head_size)
 
     def _input_layer(self, parts: int) -> nn.Linear:
-        """Returns a layer from H to `parts` times A * D."""
+        """Builds a linear layer from H to `parts` times A * D."""
         linear = nn.Linear(self.width, parts * self.inner, bias=self.has_bias)
         return _init_xavier(linear, parts)
 
     def _output_layer(self) -> nn.Linear:
-        """Returns a layer from A * D to H."""
+        """Builds a linear layer from A * D to H."""
         return _init_xavier(nn.Linear(self.inner, self.width, bias=self.has_bias))
 
     def _scaled(self, query: Tensor) -> Tensor:
@@ -337,7 +339,7 @@ class _MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(_MultiHeadAttention):
-    """Multi-head attention of a sequence to itself: section 3.2.2 of Vaswani et al. 2017.
+    """Multi-head self-attention: section 3.2.2 of Vaswani et al. 2017.
 
     One matrix product computes queries, keys and values of all heads, in this order.
     """
@@ -371,7 +373,7 @@ class SelfAttention(_MultiHeadAttention):
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Returns the weights `(B, A, Q, Q)` of `forward`, which does not compute them itself; without dropout."""
+        """Returns the weights `(B, A, Q, Q)` of `forward`, without dropout; `forward` itself does not compute them."""
         packed = self._project(states).to(states.dtype)  # (B, Q, 3, A, D)
         query, keys, _ = packed.transpose(1, 3).unbind(2)  # (B, A, Q, D) each
         if causal:
@@ -383,8 +385,8 @@ class SelfAttention(_MultiHeadAttention):
     ) -> Tensor:
         """Attends from the newest position of N = B * K sequences, `(B, K, H)`, and returns `(B, K, H)`.
 
-        Writes keys and values of this position into the cache, as the entries of layer number `layer`. `bias`
-        `(B, A, K, P * K)` replaces the bias of the cache, which is added to the energies.
+        Writes this position's keys and values into the cache as entries of layer number `layer`. The bias that the
+        cache adds to the energies is replaced by `bias`, `(B, A, K, P * K)`, if given.
         """
         packed = self._project(states)  # (B, K, 3, A, D)
         keys_values = packed[:, :, 1:]  # (B, K, 2, A, D)
@@ -394,7 +396,7 @@ class SelfAttention(_MultiHeadAttention):
         if bias is None:
             bias = cache.bias()
         if bias is not None:
-            # in an ensemble, a model of another precision may have made the cache's bias
+            # In an ensemble, a model with another precision may have created the cache's bias.
             bias = bias.to(query.dtype)
         context = attend(
             self._scaled(query),
@@ -408,7 +410,7 @@ class SelfAttention(_MultiHeadAttention):
 
 
 class CrossAttention(_MultiHeadAttention):
-    """Multi-head attention to a memory whose keys and values are projected once: section 3.2.2."""
+    """Multi-head attention to a memory, whose keys and values are projected only once: section 3.2.2."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__(config)
@@ -417,7 +419,7 @@ class CrossAttention(_MultiHeadAttention):
         self.out = self._output_layer()
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys and values, `(B, A, S, D)` each, of a memory `(B, S, H)`."""
+        """Projects a memory `(B, S, H)` to keys and values, `(B, A, S, D)` each."""
         projected = self.keys_values(memory)  # (B, S, 2 * A * D)
         heads = projected.unflatten(-1, (2, self.heads, -1))  # (B, S, 2, A, D)
         keys, values = heads.unbind(-3)  # (B, S, A, D) each
@@ -438,9 +440,9 @@ class CrossAttention(_MultiHeadAttention):
             keys: from `project`.
             values: from `project`.
             mask: `(B, 1, 1, S)`; see `attend`.
-            shown: the heads whose weights are returned as well; None: no weights.
+            shown: range of heads whose weights are also returned; None: no weights.
 
-        Returns `(B, Q, H)`, and the weights of the a heads in `shown`, `(B, a, Q, S)`, without dropout.
+        Returns `(B, Q, H)`, and the weights of the `a` heads in `shown`, `(B, a, Q, S)`, without dropout.
         """
         projected = self.query(states)  # (B, Q, A * D)
         heads = projected.unflatten(-1, (self.heads, -1))  # (B, Q, A, D)
@@ -457,7 +459,7 @@ class CrossAttention(_MultiHeadAttention):
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016).
 
-    `gelu_tanh` is the approximation of GELU in section 2 of that paper, which GPT-2 uses.
+    `gelu_tanh` is the approximation of GELU in section 2 of that paper, which is used by GPT-2.
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -478,7 +480,7 @@ class FeedForward(nn.Module):
         """Maps `(..., H)` to `(..., H)`."""
         inner = self.inner(states)  # (..., F)
         if self.activation == "relu":
-            # saves a tensor: nothing else reads the input of the ReLU
+            # in place, to save a tensor: nothing else reads the input of the ReLU
             inner = F.relu(inner, inplace=True)
         elif self.activation == "silu":
             inner = F.silu(inner)
@@ -493,7 +495,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The residual connection around a sub-layer f, with normalization.
+    """Residual connection around a sub-layer f, with normalization.
 
     post: LayerNorm(x + dropout(f(x))), sections 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
@@ -511,7 +513,7 @@ class Residual(nn.Module):
         return normed
 
     def after(self, states: Tensor, result: Tensor) -> Tensor:
-        """Adds the result of the sub-layer to `states`, from which its input was made: `(..., H)`."""
+        """Adds the sub-layer's result to `states`, from which its input was computed: `(..., H)`."""
         states = states + self.dropout(result)
         normed: Tensor = states if self.pre else self.norm(states)
         return normed
@@ -521,7 +523,7 @@ L = TypeVar("L", bound=nn.Module)
 
 
 class LayerStack(nn.ModuleList, Generic[L]):
-    """Layers of one kind, lowest first."""
+    """Typed `nn.ModuleList` of layers, lowest first."""
 
     def __init__(self, layers: Iterable[L]) -> None:
         super().__init__(layers)
@@ -531,7 +533,7 @@ class LayerStack(nn.ModuleList, Generic[L]):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward: left half of figure 1 of Vaswani et al. 2017."""
+    """Self-attention followed by a feed-forward network: Vaswani et al. 2017, left half of figure 1."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -541,7 +543,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Maps `(B, S, H)` to `(B, S, H)`. `mask` `(B, 1, 1, S)` is True for real tokens; see `attend`."""
+        """Maps `(B, S, H)` to `(B, S, H)`. `mask` `(B, 1, 1, S)` is True at real tokens; see `attend`."""
         residual = self.around_self_attention
         normed = residual.before(states)
         result = self.self_attention(normed, mask)
@@ -554,7 +556,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the memory, then feed-forward: right half of figure 1 of Vaswani et al. 2017.
+    """Self-attention, attention to the memory and a feed-forward network: Vaswani et al. 2017, right half of figure 1.
 
     Without `reads_memory`, as in a language model, there is no attention to the memory.
     """
@@ -583,12 +585,12 @@ class DecoderLayer(nn.Module):
         Args:
             states: `(B, T, H)` or `(B, K, H)`.
             memory: keys, values and mask, as in `CrossAttention.forward`.
-            cache: only in a step: the cache, which holds the earlier positions, and the number of this layer.
-            shown: the heads of the cross-attention whose weights are returned; see `CrossAttention.forward`.
-            bias: bias on the energies of the self-attention, `(B, A, T, T)` or `(B, A, K, P * K)`. Replaces the
-                causal mask, or the bias of the cache.
+            cache: only in a step: the cache with the earlier positions, and the number of this layer.
+            shown: heads whose cross-attention weights are returned; see `CrossAttention.forward`.
+            bias: bias on the self-attention energies, `(B, A, T, T)` or `(B, A, K, P * K)`. Replaces the causal mask or
+                the cache's bias.
 
-        Returns states of the same shape, and the weights of the cross-attention or None.
+        Returns states of the same shape, and the cross-attention weights or None.
         """
         residual = self.around_self_attention
         normed = residual.before(states)

@@ -1,16 +1,16 @@
-"""The kernels of `kernels.py` as Triton programs. Imported on first use only, since Triton takes long to load.
+"""The kernels of `kernels.py` as Triton programs. Imported only on first use, since Triton takes long to load.
 
-For given shapes, a launch always has the same grid, and it reads nothing back. So it can be captured in a CUDA graph,
-after one launch outside of it, which compiles the program. All sums are in float32, whatever the type of the inputs.
+For given shapes, a launch always has the same grid, and it reads nothing back. It can therefore be captured in a CUDA
+graph, after one launch outside the graph that compiles the program. All sums are in float32, whatever the input type.
 
 A tile is the part of a tensor that a program computes at once. Its sizes are powers of two, as Triton requires.
-Elements of a tile that are outside the tensor are loaded as numbers that do not change the result.
+Elements outside the tensor are loaded as numbers that do not change the result.
 
 If `TRITON_INTERPRET=1` is set before this module is imported, numpy runs the same programs on a CPU. It represents
-bfloat16 as bits, so every tile is converted to float32 before anything else is done with it.
+bfloat16 as bits, so every tile is converted to float32 first.
 
-Arguments of the programs: a tensor is passed as a pointer to its first number, and `keys_row` is how many numbers apart
-two rows of keys are in memory (the stride). Capitals are constants, for each value of which Triton compiles a program.
+Arguments of the programs: a tensor is passed as a pointer to its first number, and `keys_row` is the distance in memory
+between two rows of keys (the stride). Capitals are constants; Triton compiles a program for each of their values.
 
 Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
@@ -21,14 +21,14 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Numbers in a tile of keys, which stays in registers while all queries of the sentence are computed."""
+"""Numbers in a tile of keys, which stays in registers while all queries of the sentence use it."""
 LONGEST = {"launch_energies": TILE, "launch_softmax": 1 << 15, "launch_maxima": TILE}
-"""Numbers in the longest row, or block, that a program can hold at once; longer ones would not fit into registers."""
+"""Length of the longest row, or block, that a program can process; a longer one would not fit into registers."""
 BLOCKS = 128
-"""Blocks of columns whose maxima a program computes at a time."""
+"""Column blocks whose maxima a program computes at a time."""
 
 FUSED = True
-"""Whether a product and a sum are rounded only once. Always passed, since Triton's default differs by version."""
+"""Whether a product and a sum are rounded only once. Always passed, since Triton's default depends on its version."""
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def _energies(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    # A program computes ROWS source positions of one sentence, for all queries of the sentence.
+    # A program computes ROWS source positions of a sentence for all of its queries.
     sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -77,7 +77,7 @@ def _energies(
             coverage_places = coverage + sentence * coverage_sentence + number * coverage_row + rows
             covered = tl.load(coverage_places, mask=is_row, other=0.0).to(tl.float32)
             doubled += covered[:, None] * doubled_weight[None, :]
-        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0  # of half of `doubled`
+        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0  # tanh of half of `doubled`
         result_places = result + (sentence * n_queries + number) * length + rows
         tl.store(result_places, tl.sum(v[None, :] * tanh, axis=1), mask=is_row)
 
@@ -89,7 +89,7 @@ def launch_energies(
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
-    """Returns energies `(B, Q, S)`; see `kernels.additive_energies`. Keys are read once for all queries."""
+    """Returns energies `(B, Q, S)`; see `kernels.additive_energies`. Doubled keys are read once for all queries."""
     queries = _dense_rows(queries)  # (B, Q, A)
     keys = _dense_rows(keys)  # (B, S, A)
     sentences, n_queries, size = queries.shape
@@ -198,7 +198,7 @@ def _maxima(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    # A program reads one row, BLOCKS blocks of columns at a time. Each of the BLOCKS lanes reads one block of them.
+    # A program reads a row, BLOCKS blocks of columns at a time. Each of the BLOCKS lanes reads one of these blocks.
     row = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     lanes = tl.arange(0, BLOCKS)
     within = tl.arange(0, BLOCK)
@@ -214,7 +214,7 @@ def _maxima(
         top = tl.max(tile, axis=1)
         tl.store(tops + row * n_blocks + blocks, top, mask=blocks < n_blocks)
         higher = tl.minimum(tl.maximum(highest, top), LARGEST)
-        # The sum so far is rescaled to the new highest logit of the lane.
+        # Rescale the sum so far to the lane's new highest logit.
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(tile - higher[:, None]), axis=1)
         highest = higher
     peak = tl.max(highest, axis=0)
@@ -246,5 +246,5 @@ def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
-    """Returns the tensor, or a copy if the numbers of a row are not adjacent in memory."""
+    """Returns the tensor, or a copy if the numbers in a row are not adjacent in memory."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,10 +1,10 @@
 """Optional abilities of models, beyond the contracts of `nmtkit.models.base`.
 
-An ability is a mix-in and precedes the contract in the list of base classes: `class MyModel(Copying, Seq2Seq)`. Each
-mix-in is followed by a function that checks a model for it, so that code outside of `nmtkit.models` needs no
+An ability is a mix-in, and comes before the contract in the list of base classes: `class MyModel(Copying, Seq2Seq)`.
+Each mix-in is followed by a function that checks whether a model has it, so that code outside `nmtkit.models` needs no
 `isinstance` on models.
 
-Letters as in `nmtkit.models.base`; A is the number of attention heads, V' the size of a shortlist.
+Letters: as in `models/base.py`; A is the number of attention heads, V' the size of a shortlist.
 """
 
 from abc import abstractmethod
@@ -40,7 +40,7 @@ from nmtkit.models.output import ShortlistedOutput, log_probabilities_of
 class Copying(Decoder[M, S]):
     """A decoder that can copy source words, including unknown ones, or its own earlier words.
 
-    It sets `ModelOutput.copy_gate`. If it copies from the source, `copies` of its config is true.
+    It sets `ModelOutput.copy_gate`. If it copies from the source, its config's `copies` is true.
     """
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
@@ -51,14 +51,18 @@ class Copying(Decoder[M, S]):
         return self.copied(log_probs, output, memory)
 
     def copied(
-        self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None
+        self,
+        log_probs: Tensor,
+        output: ModelOutput,
+        memory: M,
+        log_normalizer: Tensor | None = None,
     ) -> Tensor:
-        """Mixes copy probabilities into `(..., V)`, which gives `(..., X)`; see `nmtkit.layers.copying.mix`."""
+        """Mixes copy probabilities into log-probabilities `(..., V)`: `(..., X)`; see `nmtkit.layers.copying.mix`."""
         p_gen = output.copy_gate
         assert p_gen is not None, "a model that copies sets `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
         weights, words = self.copyable(output, memory)
-        return mix(log_probs, weights, p_gen, words, n_oov=n_oov, excess=excess)
+        return mix(log_probs, weights, p_gen, words, n_oov=n_oov, log_normalizer=log_normalizer)
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
         """Returns copy weights and the columns of the words to copy: `attention` and `src_extended` of `mix`."""
@@ -79,7 +83,7 @@ def as_copying(model: Model) -> Copying | None:
 def predicts_by_softmax(model: Model) -> bool:
     """Returns whether `predict` is the softmax of `logits`, possibly mixed with copies.
 
-    Search then computes only the probabilities that it needs. False for models that override `predict`.
+    Search then computes only the probabilities that it needs. The result is false for models that override `predict`.
     """
     return type(model).predict in (Model.predict, Decoder.predict, Copying.predict)
 
@@ -87,9 +91,9 @@ def predicts_by_softmax(model: Model) -> bool:
 def log_likelihood(
     model: Model, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns the log-probabilities of the wanted ids `(M,)` alone, which is cheaper than `predict`: `(M,)`.
+    """Returns only the log-probabilities of the wanted ids `(M,)`, which is cheaper than `predict`: `(M,)`.
 
-    `output` has M rows, from `ModelOutput.gather`. The second tensor is the sum of the log-probabilities of the
+    `output` has M rows, from `ModelOutput.gather`. The second tensor is each row's sum of log-probabilities over the
     vocabulary, `(M,)`; it is valid only if `summed` is set and the model does not copy.
     """
     if not predicts_by_softmax(model):
@@ -103,8 +107,8 @@ def log_likelihood(
     copying = as_copying(model)
     assert copying is not None, "a model that sets `copy_gate` inherits from `Copying`"
     weights, words = copying.copyable(output, memory)  # (M, S) each
-    # A wanted id beyond the vocabulary cannot be generated. It is clamped to a valid index for the gather, and the
-    # result is overwritten.
+    # A wanted id beyond the vocabulary cannot be generated. It is clamped to make it a valid index for the gather, and
+    # the result is overwritten.
     size = logits.shape[-1]
     valid_ids = wanted.clamp(max=size - 1)  # (M,)
     log_probs, sums = log_probabilities_of(valid_ids, logits)  # (M,), (M,)
@@ -121,13 +125,13 @@ class ComputedOutput(Decoder[M, S]):
 
     @abstractmethod
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns matrix `(V, *)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored."""
+        """Returns matrix `(V, *)` and bias `(V,)` of the output layer; rows after the V-th are ignored."""
 
 
 def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
-    """Returns matrix `(V, *)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored.
+    """Returns matrix `(V, *)` and bias `(V,)` of the output layer; rows after the V-th are ignored.
 
-    Raises a RecipeError if the model has no such matrix.
+    Raises a RecipeError if the output layer has no matrix.
     """
     if isinstance(model, ComputedOutput):
         return model.output_layer(memory)
@@ -139,7 +143,7 @@ def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
     output = getattr(model, "output", None)
     weight = getattr(output, "weight", None)
     bias = getattr(output, "bias", None)
-    # Rows cannot be selected from a matrix that is packed for one kind of product.
+    # Rows cannot be selected from a matrix that is packed for matrix products.
     if not isinstance(weight, Tensor) or weight.layout != torch.strided:
         raise RecipeError(
             f"{model.config.kind} has no output matrix from which a shortlist could select rows; remove the shortlist"
@@ -150,9 +154,9 @@ def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
 
 
 def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) -> Memory:
-    """Returns the memory with the output layer restricted to `candidates`, or the whole output layer if None.
+    """Returns the memory with the output layer restricted to `candidates`; None means the whole output layer.
 
-    `candidates` is described in `ShortlistedOutput.gather`.
+    For the format of `candidates` see `ShortlistedOutput.gather`.
     """
     if isinstance(model, Combined):
         joint_memory: Any = memory
@@ -190,7 +194,7 @@ def reserve_positions(model: Decoder, length: int) -> bool:
 class ParallelPrefill(Decoder[M, S]):
     """A decoder whose `advance` can read a prompt in one pass.
 
-    All that it carries from step to step is in the cache, and it takes its positions from `KVCache.positions`.
+    All its step-to-step state is in the cache, and it takes its positions from `KVCache.positions`.
     """
 
     def prefill(
@@ -209,11 +213,11 @@ class ParallelPrefill(Decoder[M, S]):
 
 @dataclass(frozen=True)
 class LayerAttentions(Rows):
-    """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
+    """Attention weights of all heads: one tensor for each of a side's L layers, first layer first.
 
     Rows are queries, columns are keys. The row of a real query sums to one over the keys that it may read; rows and
     columns of padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t
-    (`Targets.ids`). The columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads the
+    (`Targets.ids`). The columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads
     columns 0 to t.
     """
 
@@ -226,76 +230,76 @@ class LayerAttentions(Rows):
 
 
 class MultiHeadModel(Seq2Seq[M, S]):
-    """A model with layers of multi-head attention that exposes the weights of its heads."""
+    """A model with multi-head attention layers that exposes the weights of its heads."""
 
     @classmethod
     @abstractmethod
     def shows_one_head(cls, config: Any) -> bool:
-        """Returns whether the attention of `unroll` is one head of several in its layer, and not a mean of heads."""
+        """Returns whether `unroll` returns the attention of one head out of several, not the mean of all heads."""
 
     @abstractmethod
     def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
-        """Runs `unroll` with attention; also returns the weights `(B, A, T, S)` of all heads of the same layer."""
+        """Runs `unroll` with attention; also returns the weights `(B, A, T, S)` of all heads of that layer."""
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Returns the weights of all heads and layers, before dropout, while the decoder reads the targets."""
+        """Returns the weights of all heads and layers, without dropout, when the decoder reads the targets."""
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """Returns the kind of position vectors of the source and the first of them, `(P, H)` with P <= `most`."""
+        """Returns the kind of the source's position vectors and the first P <= `most` of them, `(P, H)`."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` returns: a layer, and a head or the mean, counted from 1."""
+        """Chooses the attention that `need_attention` returns: a layer, and a head (counted from 1) or the mean."""
 
 
 def as_multi_head(model: Model) -> MultiHeadModel | None:
-    """Returns the model if it has layers of multi-head attention, else None."""
+    """Returns the model if it has multi-head attention layers, else None."""
     return model if isinstance(model, MultiHeadModel) else None
 
 
 def shows_one_head(config: ModelConfig) -> bool:
-    """Returns whether a registered model shows the attention of one head of several, and not a mean of heads."""
+    """Returns whether a registered model shows the attention of one head out of several, not a mean of heads."""
     kind = MODELS.get(config.kind)
     return issubclass(kind, MultiHeadModel) and kind.shows_one_head(config)
 
 
 class LooksBack(Decoder[M, S]):
-    """A decoder that attends to the words that it has read before."""
+    """A decoder that attends to the words that it has already read."""
 
     @abstractmethod
     def history_weights(self, batch: Batch) -> Tensor:
-        """Returns attention weights of all layers, `(B, L, T, T)`: row t is the attention of input t, from BOS on."""
+        """Returns all layers' attention weights, `(B, L, T, T)`; row t belongs to input t, starting with BOS."""
 
 
 def as_looking_back(model: Model) -> LooksBack | None:
-    """Returns the model if it attends to its earlier words, else None."""
+    """Returns the model if it attends to the words that it has already read, else None."""
     return model if isinstance(model, LooksBack) else None
 
 
 class LocalWindow(Seq2Seq[M, S]):
-    """A model that may attend only to a window of source tokens, centred at `ModelOutput.centres`."""
+    """A model that can restrict attention to a window of source tokens centred at `ModelOutput.centres`."""
 
     window_half_width: int | None
-    """Number of source tokens on either side of the centre; None if the model attends to the whole source."""
+    """Number of source tokens on each side of the centre; None if the model attends to the whole source."""
 
 
 def window_half_width(model: Model) -> int | None:
-    """Returns the number of source tokens on either side of a window's centre; None without a window."""
+    """Returns the number of source tokens on each side of a window's centre, or None without a window."""
     return model.window_half_width if isinstance(model, LocalWindow) else None
 
 
 class OwnMemoryLengths(Model):
-    """A model whose memory has other positions than its input, such as regions of a picture."""
+    """A model whose memory positions differ from its input positions; for example, regions of a picture."""
 
     @abstractmethod
     def memory_lengths(self, batch: Batch) -> Tensor:
-        """Returns the number of real positions of the memory, `(B,)` on the CPU."""
+        """Returns the number of real memory positions, `(B,)` on the CPU."""
 
 
 def memory_lengths(model: Model, batch: Batch) -> Tensor:
-    """Returns the number of real positions of the memory, `(B,)` on the CPU; for an ensemble, in its first member."""
+    """Returns the number of real memory positions, `(B,)` on the CPU; for an ensemble, its first member decides."""
     first_member = members_of(model)[0]
     return (
         first_member.memory_lengths(batch)
@@ -305,14 +309,14 @@ def memory_lengths(model: Model, batch: Batch) -> Tensor:
 
 
 class OptionalSourceEnd(Seq2Seq[M, S]):
-    """A model that can exclude the EOS of the source from the memory."""
+    """A model that can exclude the source's EOS from the memory."""
 
     source_end: bool
     """Whether the memory includes EOS."""
 
 
 def has_source_end(model: Model) -> bool:
-    """Returns whether the last memory position of a text is EOS; false for a model that reads rows of features."""
+    """Returns whether a text's last memory position is EOS; false for a model that reads rows of features."""
     first_member = members_of(model)[0]
     return (
         first_member.source_end
@@ -327,7 +331,7 @@ class AuxiliaryHead(Model):
     @classmethod
     @abstractmethod
     def auxiliary_objective(cls, config: Any) -> str:
-        """Returns the name of the objective; empty if a model with this config has no such head."""
+        """Returns the name of the objective, or an empty string if a model with this config has no such head."""
 
     @abstractmethod
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
@@ -335,7 +339,7 @@ class AuxiliaryHead(Model):
 
 
 def auxiliary_objective(config: ModelConfig) -> str:
-    """Returns the name of the objective that trains the auxiliary head of a registered model; empty without a head."""
+    """Returns the name of the objective that trains a registered model's auxiliary head; empty without a head."""
     kind = MODELS.get(config.kind)
     return kind.auxiliary_objective(config) if issubclass(kind, AuxiliaryHead) else ""
 
@@ -351,16 +355,16 @@ class AdaptedParts(Model):
 
     @abstractmethod
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Converts the weights of one of `PARTS` to what they mean in another model."""
+        """Converts the weights of one of `PARTS` to those that another model expects."""
 
 
 def part_of(model: Model, name: str) -> dict[str, Tensor]:
-    """Returns the weights of one of `PARTS` for the initialisation of another model; empty without that part."""
+    """Returns the weights of one of `PARTS`, to initialise another model; empty if the model has no such part."""
     weights = {}
     for weight_name, weight in model.state_dict(keep_vars=True).items():
         if weight_name.startswith(PARTS[name]):
             weights[weight_name] = weight
-    # An encoder also has the prefix `src_`, but source embeddings alone are not an encoder; likewise for decoders.
+    # An encoder also includes the prefix `src_`, but source embeddings alone are no encoder; likewise for decoders.
     if not any(weight_name.startswith(name) for weight_name in weights):
         return {}
     if isinstance(model, AdaptedParts):
@@ -369,10 +373,10 @@ def part_of(model: Model, name: str) -> dict[str, Tensor]:
 
 
 class Pretrained(Model):
-    """A model that can only be trained by a pretraining objective, on texts alone."""
+    """A model that can be trained only by a pretraining objective, on texts alone."""
 
     pretrained_by: ClassVar[Sequence[str]]
-    """Names of the objectives that can train it."""
+    """Names of the objectives that can train the model."""
 
 
 def pretraining_objectives(kind: type[Model]) -> Sequence[str]:
@@ -383,7 +387,7 @@ def pretraining_objectives(kind: type[Model]) -> Sequence[str]:
 
 
 class ReadsSentences(Model):
-    """A model that reads a text sentence by sentence; `tokenizer.sentences` sets where sentences end."""
+    """A model that reads a text sentence by sentence; `tokenizer.sentences` determines where sentences end."""
 
 
 def reads_sentences(config: ModelConfig) -> bool:

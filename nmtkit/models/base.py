@@ -1,30 +1,30 @@
 """The contracts between models, training and search.
 
-Letters used in every shape comment:
+Letters in shape comments:
 
     B   sentences in a batch
     K   beam size
-    N   = B*K hypotheses in sentence-major order: sentence b has the rows b*K to b*K+K-1
+    N   = B*K hypotheses in sentence-major order: sentence b has rows b*K to b*K+K-1
     M   target positions selected from all B*T, as rows
     S   source length            T   target length             P   prompt length
-    V   target vocabulary        X   = V + the largest number of unknown words in an example of the batch
+    V   target vocabulary        X   = V + the largest number of unknown words in any example of the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
 There are three contracts. Each extends the one before it:
 
     Model    reads a batch and predicts: `read`, `logits`. This is all that training needs.
     Decoder  writes a text word by word: `start`, `advance`. This is all that search needs. `unroll` runs all steps over
-             the targets, and `prefill` over a prompt. Both call `advance` in a loop; a model that can compute many
-             positions at once overrides them.
+             the targets, and `prefill` over a prompt. Both call `advance` in a loop by default; models that can compute
+             many positions at once override them.
     Seq2Seq  writes a text from a source: `encode`. Attention pictures, alignment and copying need it.
 
-Memory has one row per *sentence* and is fixed while decoding; state has one row per *hypothesis*. Attention reads the
-K = N // B hypotheses of a sentence as K queries into the sentence's single row of memory, so the encoder's states are
+Memory has one row per *sentence* and is fixed during decoding; state has one row per *hypothesis*. Attention treats the
+K = N // B hypotheses of a sentence as K queries into the sentence's single row of memory, so the encoder states are
 never copied for a beam.
 
-Decoding changes two things. The *state* is small and has a fixed size; a search reorders its rows. The *cache*
+Two things change during decoding. The *state* is small and has a fixed size; a search reorders its rows. The *cache*
 (`nmtkit.layers.kv_cache`) grows by one entry per step, and its entries never move. Positions are a tensor, because the
-hypotheses of one step may be at different positions.
+hypotheses of a step may be at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -81,8 +81,8 @@ MODELS: Registry["type[Model]"] = Registry(
 class VocabularySizes(dict[str, int]):
     """Vocabulary size of each column, or width of a row of features.
 
-    `shared` is true if source and target have one vocabulary; then their sizes are equal. If `tgt` is the only column,
-    an encoder reads it too, so `src` gets its size.
+    `shared` is true if source and target have one vocabulary; their sizes are then equal. If `tgt` is the only column,
+    an encoder also reads it, so `src` gets the same size.
     """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
@@ -107,10 +107,10 @@ PARTS = {
     "src_embedding": ("src_embedding.",),
     "tgt_embedding": ("tgt_embedding.",),
 }
-"""Parts of a model that can initialise another model, with the prefixes of their weight names."""
+"""Parts of a model that can initialise another model, with their prefixes in weight names."""
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
-"""Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
+"""Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
@@ -124,13 +124,13 @@ def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
 
 
 class ModelConfig(Settings):
-    """Base of every model's `Config`. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
+    """Base class of every model's `Config`. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
 
     shorthands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Shorthand keys, each with the keys that it sets."""
 
     kind: str
-    """Which model."""
+    """The model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -152,12 +152,12 @@ class ModelConfig(Settings):
 
     @property
     def copies(self) -> bool:
-        """Whether the setting `copying`, if there is one, lets the model write source words outside the vocabulary."""
+        """Whether the model can write source words outside the vocabulary, as set by `copying`, if it exists."""
         return getattr(self, "copying", "none") not in (False, "none")
 
     @property
     def bf16_allowed(self) -> bool:
-        """Whether `training.precision: auto` may choose bfloat16. False if rounding errors add up over the steps."""
+        """Whether `training.precision: auto` may choose bfloat16. False if rounding errors accumulate over steps."""
         return False
 
 
@@ -170,18 +170,18 @@ else:
 
 @dataclass(frozen=True)
 class Memory(Rows):
-    """Everything that is fixed while decoding, one row per sentence. Models add fields, such as keys."""
+    """Data that is fixed during decoding, with one row per sentence. Models add fields, such as keys."""
 
     mask: Tensor
-    """`(B, S)`, bool: True at real source positions, False at padding. `(B, 0)` if the model reads no source."""
+    """Boolean mask `(B, S)`: True at real source positions, False at padding. `(B, 0)` if the model reads no source."""
     copy: CopySource
     """Source words that can be copied; absent if the model reads no text."""
     _: KW_ONLY
     shortlist: ShortlistedOutput | None = None
-    """Shortlisted rows of the output layer; None for the whole vocabulary."""
+    """Shortlisted rows of the output layer; None means the whole vocabulary."""
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """Converts extended ids to columns of the distributions, which are other numbers with a shortlist."""
+        """Converts extended ids to columns of the distributions, which are numbered differently with a shortlist."""
         return ids if self.shortlist is None else self.shortlist.index.columns_of(ids)
 
     def ids_of(self, columns: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class Memory(Rows):
 
 @dataclass(frozen=True)
 class DecoderState(Rows):
-    """Everything that changes while decoding, one row per hypothesis. Models add fields."""
+    """Data that changes during decoding, with one row per hypothesis. Models add fields."""
 
 
 @dataclass(frozen=True)
@@ -199,23 +199,23 @@ class ModelOutput(Rows):
     """Hidden features before the output layer, with attention and copy gate."""
 
     features: Tensor
-    """Input of `predict`: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. A model that
-    labels examples has `(B, *)`, and a model that labels positions `(B, S, *)`."""
+    """Input of `predict`: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. The shape is
+    `(B, *)` in a model that labels examples, and `(B, S, *)` in a model that labels positions."""
     attention: Tensor | None = None
     """Weights over the source, `(N, S)`, `(B, T, S)` or `(M, S)`; None if not requested or if the model has none."""
     copy_gate: Tensor | None = None
     """p_gen, `(N, 1)`, `(B, T, 1)` or `(M, 1)`; None if the model does not copy."""
     sentence: Tensor | None = None
-    """`(M,)` from `gather`: the sentence of each row."""
+    """Sentence index of each row, `(M,)`; set by `gather`."""
     centres: Tensor | None = None
-    """Centre of a local window, `(N,)`, `(B, T)` or `(M,)`, in source tokens from 0; None if `attention` is None, and
-    if the model attends to the whole source."""
+    """Centre of a local window, `(N,)`, `(B, T)` or `(M,)`, in source tokens from 0; None if `attention` is None or the
+    model attends to the whole source."""
     path: Tensor | None = None
     """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to this word, `(B, T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
-        """Selects the positions where `keep` `(B, T)` or `(B,)` is True, as M rows; padding is then not projected."""
-        # `keep` may still be on the CPU. `nonzero` there does not make the CPU wait for an accelerator.
+        """Selects the positions where `keep` `(B, T)` or `(B,)` is True, as M rows. Padding is then not projected."""
+        # `keep` may still be on the CPU, where `nonzero` does not make the CPU wait for an accelerator.
         # A list of one or two index tensors of shape (M,).
         indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
         rows = self.mapped(lambda tensor: tensor[*indices])
@@ -237,7 +237,7 @@ S = TypeVar("S", bound=DecoderState, default=Any)
 
 
 class Model(nn.Module, ABC):
-    """A trainable model; see the head of this file.
+    """A trainable model; see the module docstring.
 
     A subclass has a nested `Config(ModelConfig)` and is built as `MyModel(config, vocabulary_sizes)`.
     """
@@ -258,7 +258,7 @@ class Model(nn.Module, ABC):
     @property
     @final
     def vocabulary_size(self) -> int:
-        """Number of ids that the output layer scores, V."""
+        """V, the number of ids that the output layer scores."""
         return self.sizes[self.output_column]
 
     @final
@@ -269,20 +269,20 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
-        """Runs the model with teacher forcing: the output at all positions, and the memory, or None without one."""
+        """Runs the model with teacher forcing; returns the output at all positions, and the memory or None."""
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Applies the output layer: `(..., V)` before the softmax, with the leading axes of `output.features`."""
+        """Applies the output layer; returns logits `(..., V)` with the leading axes of `output.features`."""
         logits: Tensor = self.output(output.features)
         return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Returns log-probabilities `(..., X)`. Training calls it several times, for one part of an output each."""
+        """Returns log-probabilities `(..., X)`. Training calls this several times, each for a part of an output."""
         return log_probabilities(self.logits(output, memory))
 
     @final  # type: ignore[misc]  # torch declares `forward` as an attribute
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
-        """Returns log-probabilities of teacher forcing: `(B, T, X)`, or `(M, X)` for the positions in `keep`."""
+        """Returns log-probabilities with teacher forcing: `(B, T, X)`, or `(M, X)` for the positions in `keep`."""
         output, memory = self.read(batch)
         if keep is not None:
             output = output.gather(keep)
@@ -294,7 +294,7 @@ class Decoder(Model, Generic[M, S]):
 
     A subclass names its memory and state, `Decoder[Memory, MyState]`, and implements `advance` and, if it has a state,
     `start`. If `logits` does more than call `output`, it must end in `project_to_vocabulary`, which handles shortlists.
-    By default a decoder reads nothing but the words written so far.
+    By default a decoder reads only the words written so far.
     """
 
     output_column = "tgt"
@@ -303,12 +303,12 @@ class Decoder(Model, Generic[M, S]):
 
     @final
     def tie_output(self) -> None:
-        """Uses the target embedding as the matrix of the output layer if the setting `tie` asks for it."""
+        """Uses the target embedding as the output layer's matrix if the setting `tie` requests it."""
         if getattr(self.config, "tie", "none") in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
     def encode(self, batch: Batch) -> M:
-        """Returns the memory, one row per sentence. By default it is empty."""
+        """Returns the memory, with one row per sentence. By default it is empty."""
         first_tensor = batch.tensors()[0]
         mask = torch.zeros(
             len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device
@@ -316,7 +316,7 @@ class Decoder(Model, Generic[M, S]):
         return cast(M, Memory(mask, ABSENT))
 
     def start(self, memory: M) -> S:
-        """Returns the state before the first word, one row per sentence (N = B). By default it has no fields."""
+        """Returns the state before the first word, with one row per sentence (N = B). By default it has no fields."""
         return cast(S, DecoderState())
 
     @abstractmethod
@@ -326,15 +326,16 @@ class Decoder(Model, Generic[M, S]):
         """Runs one decoding step, without the output layer. The caller then calls `KVCache.next_step`.
 
         Args:
-            tokens: the last words of the hypotheses, `(N,)`, BOS in the first step; extended ids if the model copies.
-            state: N rows.
-            memory: B rows; N is a multiple of B, sentence-major.
-            cache: the cache of these hypotheses; this step writes its entries into it.
-            need_attention: whether `ModelOutput.attention` is required; it may always be set if that costs nothing.
+            tokens: last words of the hypotheses, `(N,)`, BOS in the first step; extended ids if the model copies.
+            state: decoder state with N rows.
+            memory: memory with B rows; N is a multiple of B, sentence-major.
+            cache: cache of these hypotheses; this step writes its entries into it.
+            need_attention: whether `ModelOutput.attention` is required; a model may always set it if that costs
+                nothing.
         """
 
     def logits(self, output: ModelOutput, memory: M) -> Tensor:
-        """Applies the output layer: `(..., V)`, or `(N, V')` with a shortlist of V' words."""
+        """Applies the output layer; returns logits `(..., V)`, or `(N, V')` with a shortlist of V' words."""
         return project_to_vocabulary(self.output, output.features, memory.shortlist)
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
@@ -346,7 +347,7 @@ class Decoder(Model, Generic[M, S]):
 
     @final
     def vocabulary_log_probs(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns the logarithm of the softmax of `logits`, `(..., V)`."""
+        """Returns the log-softmax of `logits`, `(..., V)`."""
         logits = self.logits(output, memory)
         shortlist = memory.shortlist
         if shortlist is not None:
@@ -364,14 +365,14 @@ class Decoder(Model, Generic[M, S]):
         """Reads prompts `(B, P)`, BOS first, with one hypothesis per sentence.
 
         Returns the outputs `(B, P, *)` and the state after the prompts. The cache must be empty and made for one
-        hypothesis per sentence; it then contains P entries. If prompts are padded on the right, `lengths` `(B,)` on the
-        CPU counts their tokens: the state of each sentence is the one after its last token, and the caller removes the
-        padding from the cache with `KVCache.end_prompts`.
+        hypothesis per sentence; afterwards it contains P entries. If prompts are padded on the right, `lengths` `(B,)`
+        on the CPU are their token counts: each sentence's state is the one after its last token, and the caller removes
+        the padding from the cache with `KVCache.end_prompts`.
         """
         sentences, longest = prompt.shape
         if lengths is None:
             lengths = torch.full((sentences,), longest)  # (B,)
-        # Sort the sentences by length and cut the order into runs: `rows_by_length[n]` has the sentences of n tokens.
+        # Sort the sentences by length and cut the order into runs: `rows_by_length[n]` has the sentences with n tokens.
         order = send(lengths.argsort(), prompt.device)  # (B,)
         counts = lengths.bincount(minlength=longest + 1)  # (P+1,)
         rows_by_length = torch.split(order, counts.tolist())
@@ -387,7 +388,7 @@ class Decoder(Model, Generic[M, S]):
         return ModelOutput.stack(outputs), final_state
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
-        """Runs all steps over the targets of the batch, `(B, T, *)`."""
+        """Runs all steps over the batch's targets, `(B, T, *)`."""
         mask = memory.mask
         sentences = len(mask)
         cache = KVCache(sentences, beam=1, device=mask.device)
@@ -408,7 +409,7 @@ class Decoder(Model, Generic[M, S]):
 
 
 class Seq2Seq(Decoder[M, S]):
-    """A decoder that writes a text from a source."""
+    """A decoder that writes a text given a source."""
 
     src_embedding: nn.Embedding
     """Word vectors of the source; the same module as the target's if both sides share one matrix."""
@@ -416,18 +417,18 @@ class Seq2Seq(Decoder[M, S]):
 
     @abstractmethod
     def encode(self, batch: Batch) -> M:
-        """Runs the encoder and projects the keys of the attention once."""
+        """Runs the encoder and projects the attention keys once."""
 
 
 class Combined(Decoder[M, S]):
-    """Several decoders that decode together as one."""
+    """Several decoders that decode jointly."""
 
     members: nn.ModuleList
-    """The decoders, which may be combined themselves."""
+    """The combined decoders, which may be combinations themselves."""
 
 
 def members_of(model: Model) -> list[Model]:
-    """Returns the models that a model combines, or the model itself."""
+    """Returns the models that a model combines, or just the model itself."""
     if not isinstance(model, Combined):
         return [model]
     members = []
@@ -442,7 +443,7 @@ def as_decoder(model: Model) -> Decoder | None:
 
 
 def as_seq2seq(model: Model) -> Seq2Seq | None:
-    """Returns the model if it writes texts from a source, else None. The first member decides for a combined model."""
+    """Returns the model if it writes texts given a source, else None. A combination's first member decides for all."""
     if isinstance(model, Seq2Seq) and isinstance(members_of(model)[0], Seq2Seq):
         return model
     return None

@@ -12,13 +12,13 @@ words (section 3.3, equations 1 and 2); g_i is the embedding of the decoder's in
     c_i^l = sqrt(m) sum_j a_ij^l (z_j + e_j)                   h_i^l + W_c^l c_i^l is the input of the next layer
 
 To preserve variance, every sum of two such parts is multiplied by sqrt(0.5), and c by sqrt(m) (section 3.4 and the
-authors' code). The gradient of the encoder is divided by the number of decoder layers, from all of which it comes
-(section 3.4). Weights start as in section 3.5. Embeddings have size f and layers size d, with a linear layer wherever
-one becomes the other. The attention shown is the mean of all layers.
+authors' code). The encoder's gradient is divided by the number of decoder layers, since all of them contribute to it
+(section 3.4). Weights are initialised as in section 3.5. Embeddings have size f and layers size d, with linear layers
+that convert between the two. The attention shown is the mean of all layers.
 
 The paper's weight normalization is not implemented.
 
-Letters as in `nmtkit.models.base`, with k, f and d as above.
+Letters: as in `models/base.py`, with k, f and d as above.
 """
 
 import math
@@ -53,21 +53,21 @@ from nmtkit.models.base import (
 KERNEL_SIZE = 3
 """Number of states in a window (k), as in section 5. It is odd, so that the encoder's windows are symmetric."""
 SUM_SCALE = math.sqrt(0.5)
-"""Factor of a sum of two parts that preserves their variance: section 3.4."""
+"""Scale that preserves the variance in a sum of two parts: section 3.4."""
 
 
 class ConvS2SConfig(ModelConfig):
-    """The defaults suit small corpora; the paper has 512 and 512, 20 layers on either side for English-Romanian."""
+    """The defaults suit small corpora; the paper has sizes of 512, and 20 layers on each side for English-Romanian."""
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     kind: Literal["convs2s"] = "convs2s"
-    """Which model."""
+    """The model."""
     embedding_size: Width = Field(default=256, ge=1)
-    """Size of word and position vectors, on either side (f)."""
+    """Size of word and position vectors on both sides (f)."""
     hidden_size: Width = Field(default=256, ge=1)
     """Size of the layers' states (d)."""
     layers: Depth | None = Field(default=None, ge=1)
-    """Sets both encoder_layers and decoder_layers; not together with them."""
+    """Sets both encoder_layers and decoder_layers; cannot be combined with them."""
     encoder_layers: Depth = Field(default=4, ge=1)
     """Layers of the encoder."""
     decoder_layers: Depth = Field(default=3, ge=1)
@@ -75,9 +75,9 @@ class ConvS2SConfig(ModelConfig):
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Dropout rate on embeddings and on the inputs of convolutions and output layer."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned positions: the longest text, in tokens with EOS."""
+    """Number of learned positions, which limits the text length in tokens including EOS."""
     tie: Tie = "decoder"
-    """Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class ConvMemory(Memory):
     keys: Tensor
     """z, `(B, S, f)`."""
     values: Tensor
-    """sqrt(m) (z + e), times sqrt(0.5), `(B, S, f)`."""
+    """sqrt(m) (z + e) sqrt(0.5), `(B, S, f)`."""
 
 
 @dataclass(frozen=True)
 class ConvState(DecoderState):
-    """Inputs of the decoder's convolutions that the next step reads again."""
+    """Earlier inputs of the decoder's convolutions, which the next step reads again."""
 
     inputs: Tensor
     """The last k-1 inputs of each layer, `(N, L, k-1, d)`, newest last; zero before the text."""
@@ -121,7 +121,7 @@ def _windows(states: Tensor, before: int, after: int) -> Tensor:
 
 
 class GatedConvolution(nn.Module):
-    """A layer of the encoder: `(v(W [h; ...; h] + b) + h) sqrt(0.5)`.
+    """Encoder layer: `(v(W [h; ...; h] + b) + h) sqrt(0.5)`.
 
     The gate of v halves its input on average, so the weights of W start with four times the variance: section 3.5.
     """
@@ -132,14 +132,14 @@ class GatedConvolution(nn.Module):
         self.map = _linear(KERNEL_SIZE * width, 2 * width, gain=4 * (1 - config.dropout))
 
     def forward(self, windows: Tensor, states: Tensor) -> Tensor:
-        """Returns new states `(B, Q, d)` from the old ones `(B, Q, d)` and their windows `(B, Q, k*d)`."""
+        """Returns new states `(B, Q, d)`, given the old ones `(B, Q, d)` and their windows `(B, Q, k*d)`."""
         gate_inputs = self.map(windows)  # (B, Q, 2d)
         gated = F.glu(gate_inputs, -1)  # (B, Q, d)
         return (gated + states) * SUM_SCALE
 
 
 class AttendingConvolution(GatedConvolution):
-    """A layer of the decoder: the convolution, and equations 1 and 2."""
+    """Decoder layer: the convolution, and attention with equations 1 and 2."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config)
@@ -147,7 +147,7 @@ class AttendingConvolution(GatedConvolution):
         self.context = _linear(config.embedding_size, config.hidden_size)
 
     def attend(self, states: Tensor, embedded: Tensor, memory: ConvMemory) -> tuple[Tensor, Tensor]:
-        """Adds the context to states h `(B, Q, d)`, with the decoder's embedded input g `(B, Q, f)`.
+        """Adds the context to states h `(B, Q, d)`, given the decoder's embedded input g `(B, Q, f)`.
 
         Returns the input of the next layer `(B, Q, d)` and the attention weights `(B, Q, S)`.
         """
@@ -164,7 +164,7 @@ class AttendingConvolution(GatedConvolution):
 
 @MODELS.register("convs2s")
 class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvState]):
-    """Convolutions, with attention in every decoder layer; see the head of this file."""
+    """Convolutional encoder and decoder with attention in every decoder layer; see the module docstring."""
 
     Config = ConvS2SConfig
 
@@ -196,13 +196,13 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         self.dropout = Dropout(config.dropout)
 
     def encode(self, batch: Batch) -> ConvMemory:
-        """Runs the encoder. All layers of the decoder share its keys and values."""
+        """Runs the encoder. All decoder layers share its keys and values."""
         inputs = batch.inputs
         keys, values = run_by_length(self._encode_group, inputs.lengths, inputs.ids, inputs.mask)
         return ConvMemory(mask=inputs.mask, copy=inputs.copy, keys=keys, values=values)
 
     def _encode_group(self, src: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys and values `(b, s, f)` of some sentences `(b, s)` of a batch."""
+        """Returns keys and values `(b, s, f)` for some sentences `(b, s)` of a batch."""
         is_real = mask[:, :, None]  # (b, s, 1)
         positions = self.src_positions(src.shape[1])  # (s, f)
         embedded = self.src_embedding(src) + positions  # (b, s, f), e
@@ -210,7 +210,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         states = self.src_map(embedded)  # (b, s, d)
         side = KERNEL_SIZE // 2
         for layer in self.encoder:
-            # A window that reaches beyond the end of a sentence reads zeros, however long the batch is.
+            # A window that extends beyond the end of a sentence reads zeros, however long the batch is.
             states = states.masked_fill(~is_real, 0.0)  # (b, s, d)
             inputs = self.dropout(states)  # (b, s, d)
             windows = _windows(inputs, before=side, after=side)  # (b, s, k*d)
@@ -246,7 +246,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, ConvState]:
-        """Runs one step. The window of each layer is its last k-1 inputs and the new one."""
+        """Runs one step. Each layer's window consists of its last k-1 inputs and the new one."""
         beam_size = rows_per_sentence(len(tokens), memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         table = self.tgt_positions(cache.reach)  # (P, f)
@@ -271,7 +271,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         return output, ConvState(torch.stack(new_inputs, 1))
 
     def unroll(self, batch: Batch, memory: ConvMemory, need_attention: bool = False) -> ModelOutput:
-        """Runs all positions at once. Padding is on the right, so no window of a real position contains it."""
+        """Runs all positions at once. Padding is on the right, so windows of real positions never contain it."""
         ids = batch.targets.shifted  # (B, T)
         length = ids.shape[1]
         positions = self.tgt_positions(length)  # (T, f)
@@ -290,7 +290,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def _join(
         self, states: Tensor, layer_weights: list[Tensor], need_attention: bool
     ) -> ModelOutput:
-        """Returns the output: the input of the output layer `(B, Q, f)`, and the mean weights of all layers."""
+        """Returns features `(B, Q, f)` for the output layer, and the mean weights of all layers if requested."""
         features = self.decoder_map(states)  # (B, Q, f)
         features = self.dropout(features)
         attention = None

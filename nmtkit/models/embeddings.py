@@ -13,7 +13,7 @@ EMBEDDINGS: Registry["type[SourceEmbedding]"] = Registry(
 
 
 class SourceEmbedding(nn.Embedding):
-    """Base of modules that compute vectors `(B, S, E)` of whole texts `(B, S)` from a table of word vectors.
+    """Base class of modules that compute vectors `(B, S, E)` for whole texts `(B, S)` from a table of word vectors.
 
     A subclass has a nested `Config` with `kind: Literal["its_name"] = "its_name"` and is built as
     `MyEmbedding(words, config)`, where `words` is the table.
@@ -21,7 +21,7 @@ class SourceEmbedding(nn.Embedding):
 
     Config: ClassVar[type[Settings]]
     is_pretrained: ClassVar[bool] = False
-    """Whether it needs weights from another run, which `init_from.src_embedding` must name."""
+    """Whether the module needs weights from another run, which `init_from.src_embedding` must name."""
 
     def __init__(self, words: nn.Embedding, config: Any) -> None:
         super().__init__(words.num_embeddings, words.embedding_dim)

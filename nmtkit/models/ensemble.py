@@ -1,10 +1,10 @@
-"""An ensemble: several trained models that decode as one, with the mean of their predictions.
+"""Ensembles: several trained models that decode as one, using the mean of their predictions.
 
-Each member encodes the source and keeps a separate memory and state. All members read the same words, and number the
-unknown words of the source in the same way. A member that copies adds its copy probabilities before the mean; a member
-that does not copy gives unknown words no probability.
+Each member encodes the source and keeps a separate memory and state. All members read the same words and number the
+source's unknown words in the same way. A member that copies adds its copy probabilities before the mean; a member that
+does not copy gives unknown words probability zero.
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 import math
@@ -36,7 +36,7 @@ from nmtkit.models.base import (
 )
 
 Mean = Literal["probabilities", "log-probabilities"]
-"""What is averaged. A mean of probabilities is a mixture: one confident member is enough. With a mean of
+"""The quantity that is averaged. A mean of probabilities is a mixture: one confident member is enough. With a mean of
 log-probabilities each member can veto a word."""
 
 
@@ -46,7 +46,7 @@ class CombinedConfig(ModelConfig):
     kind: Literal["ensemble", "shallow_fusion"]
     """How the models are combined."""
     copying: bool
-    """Whether a member copies."""
+    """Whether any member copies."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class EnsembleState(DecoderState):
 
 @dataclass(frozen=True)
 class EnsembleOutput(ModelOutput):
-    """Outputs of all members. `features` are those of the first member; attention and p_gen are means.
+    """Outputs of all members. `features` belong to the first member; attention and p_gen are means.
 
-    Members without attention are left out of its mean. A member that does not copy has a p_gen of 1.
+    The mean of attention excludes members without attention. A member that does not copy has a p_gen of 1.
     """
 
     members: tuple[ModelOutput, ...] = ()
@@ -80,7 +80,7 @@ class JointDecoder(
 ):
     """Several models on one device, in evaluation mode, that decode together. Language models have an empty memory.
 
-    A subclass combines the predictions of its members in `logits` and their outputs in `_join`.
+    Subclasses combine the members' predictions in `logits` and their outputs in `_join`.
     """
 
     def __init__(self, config: ModelConfig, members: Sequence[Decoder]) -> None:
@@ -97,7 +97,7 @@ class JointDecoder(
             mask = batch.inputs.mask
             copy = batch.inputs.copy
         else:
-            # Pictures: the positions of the memory are regions, which only the members know.
+            # For pictures, the memory positions are regions, which only the members know.
             mask = memories[0].mask
             copy = memories[0].copy
         return EnsembleMemory(mask, copy, memories)
@@ -151,16 +151,16 @@ class JointDecoder(
         log_probs: Tensor,
         output: ModelOutput,
         memory: EnsembleMemory,
-        excess: Tensor | None = None,
+        log_normalizer: Tensor | None = None,
     ) -> Tensor:
-        """Returns the log-probabilities `(..., X)` unchanged except for `excess`: `logits` has mixed the copies in."""
-        return log_probs if excess is None else log_probs - excess
+        """Returns log-probabilities `(..., X)`, normalized if needed: `logits` has already mixed in the copies."""
+        return log_probs if log_normalizer is None else log_probs - log_normalizer
 
     def _members(self) -> list[Decoder]:
         return [member for member in self.members if isinstance(member, Decoder)]
 
     def _predictions(self, output: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
-        """Returns the log-probabilities of each member: `(..., X)`, or `(..., V)` if it does not copy."""
+        """Returns each member's log-probabilities: `(..., X)`, or `(..., V)` if it does not copy."""
         assert isinstance(output, EnsembleOutput)
         members = zip(self._members(), output.members, memory.members, strict=True)
         predictions = []
@@ -177,7 +177,7 @@ class JointDecoder(
 
 
 class Ensemble(JointDecoder):
-    """A weighted mean of models with the same vocabulary; the default weights are equal."""
+    """A weighted mean of models with the same vocabulary; by default all weights are equal."""
 
     Config = CombinedConfig
 
@@ -208,7 +208,7 @@ class Ensemble(JointDecoder):
         self.shares = [weight / total for weight in weights]
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the logarithm of the mean, `(..., X)`, with copies. A mean of log-probabilities is not normalised."""
+        """Returns the log of the mean, `(..., X)`, including copies; a mean of log-probabilities is not normalised."""
         if memory.shortlist is None:
             width = self.sizes["tgt"]
         else:

@@ -1,6 +1,6 @@
 """Attention for classification: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification".
 
-`hierarchical_attention` first encodes each sentence i from its words w_it, and then the text from its sentences:
+`hierarchical_attention` encodes each sentence i from its words w_it, and then the text from its sentences:
 
     h_it = BiGRU(W_e w_it)                                      equations 1-4, section 2.1
     u_it = tanh(W_w h_it + b_w)                                 equation 5
@@ -13,8 +13,8 @@
     p    = softmax(W_c v + b_c)                                 equation 11; equation 12 is the likelihood
 
 `attention_classifier` treats the whole text as one sentence: v is the s of equation 7. `nmtkit.layers.recurrent`
-describes how torch's GRU differs from the one in the paper. The setting `tokenizer.sentences` splits texts into
-sentences.
+describes how torch's GRU differs from the one in the paper. The setting `tokenizer.sentences` determines how texts are
+split into sentences.
 
 Letters: B texts, S tokens in a text, N sentences in a text, W words in a sentence, M sequences (sentences or texts),
 E embedding size, H hidden size of one direction, I input size, A attention size.
@@ -42,7 +42,7 @@ class AttentionConfig(ModelConfig):
     """The default sizes are those of Yang et al. 2016, section 3.3."""
 
     embedding_size: Width = Field(default=200, ge=1)
-    """Numbers per word."""
+    """Size of word vectors."""
     hidden_size: Width = Field(default=50, ge=1)
     """Units of each direction of the recurrent layers."""
     attention_size: Width = Field(default=100, ge=1)
@@ -52,23 +52,23 @@ class AttentionConfig(ModelConfig):
 
 
 class AttentionClassifierConfig(AttentionConfig):
-    """A bidirectional GRU and one attention over all words (Yang et al. 2016, equations 5-7)."""
+    """A bidirectional GRU and attention over all words (Yang et al. 2016, equations 5-7)."""
 
     kind: Literal["attention_classifier"] = "attention_classifier"
-    """Which model."""
+    """The model."""
 
 
 class HierarchicalAttentionConfig(AttentionConfig):
     """Attention over words and over sentences (Yang et al. 2016); both levels have the same sizes, as in the paper."""
 
     kind: Literal["hierarchical_attention"] = "hierarchical_attention"
-    """Which model."""
+    """The model."""
 
 
 class AttentiveGRU(nn.Module):
-    """Encodes sequences `(M, W, I)` with a bidirectional GRU and sums the states of each by attention.
+    """Encodes sequences `(M, W, I)` with a bidirectional GRU and sums each sequence's states by attention.
 
-    It is used for words (equations 1-7) and for sentences (equations 8-10).
+    Used for words (equations 1-7) and for sentences (equations 8-10).
     """
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
@@ -83,10 +83,10 @@ class AttentiveGRU(nn.Module):
     def forward(self, inputs: Tensor, mask: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the weighted sums `(M, 2H)` and the attention weights `(M, W)`.
 
-        `mask` `(M, W)` is True at real positions, and `attended` `(M, W)` where attention is allowed. Sums and weights
-        of a sequence without any attended position are zero.
+        `mask` `(M, W)` is True at real positions, and `attended` `(M, W)` at positions that can be attended to. If a
+        sequence has no such position, its sum and weights are zero.
         """
-        # The encoder needs at least one position per sequence, also where a padded text has no sentence.
+        # The encoder needs at least one position per sequence, even for the missing sentences of a padded text.
         positions = torch.arange(mask.shape[1], device=mask.device)  # (W,)
         encoder_mask = mask | (positions == 0)  # (M, W)
         lengths = mask.sum(1)  # (M,)
@@ -102,7 +102,7 @@ class AttentiveGRU(nn.Module):
 
 @MODELS.register("attention_classifier")
 class AttentionClassifier(Model):
-    """A bidirectional GRU and one attention over all words; see the head of this file."""
+    """A bidirectional GRU and attention over all words; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = AttentionClassifierConfig
     output_column = "labels"
@@ -131,7 +131,7 @@ class AttentionClassifier(Model):
 
 @MODELS.register("hierarchical_attention")
 class HierarchicalAttention(ReadsSentences, AttentionClassifier):
-    """Attention over the words of each sentence, and over the sentences; see the head of this file."""
+    """Attention over the words of each sentence, and over the sentences; see the module docstring."""
 
     Config = HierarchicalAttentionConfig
 
@@ -143,9 +143,9 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """Returns the vector of each text, `(B, 2H)`, with word weights `(B, S)`. There is no memory.
 
-        The weight of a word is its weight in the sentence times the sentence's weight: a text's weights sum to one.
+        A word's weight is its weight in the sentence times the sentence's weight, so a text's weights sum to one.
         """
-        # Word positions count from 1, and padding is 0; so token 0 of every text becomes PAD.
+        # Word positions count from 1, and 0 is padding; so PAD is inserted as token 0 of every text.
         inputs = batch.inputs
         positions = _word_positions(inputs)  # (B, N, W)
         ids = pad(inputs.ids, (1, 0), value=PAD)  # (B, 1+S)
@@ -154,7 +154,7 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         texts, sentences_per_text = is_sentence.shape
         all_rows = texts * sentences_per_text
         rows = torch.arange(all_rows, device=ids.device)  # (B*N,)
-        # A CPU skips padding and encodes the M real sentences alone. On other devices all B*N are encoded, because
+        # A CPU skips padding and encodes only the M real sentences. On other devices all B*N are encoded, because
         # finding the real ones would make the CPU wait for the device.
         if ids.device.type == "cpu":
             rows = rows[is_sentence.flatten()]  # (M,)
@@ -191,7 +191,7 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
 
 
 def _word_positions(inputs: Inputs) -> Tensor:
-    """Returns `Inputs.sentences` `(B, N, W)`, or the positions of all words `(B, 1, S)` as one sentence."""
+    """Returns `Inputs.sentences` `(B, N, W)`, or the positions of all words as a single sentence, `(B, 1, S)`."""
     if inputs.sentences is not None:
         return inputs.sentences
     words = is_word(inputs)  # (B, S)

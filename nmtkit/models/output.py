@@ -1,6 +1,6 @@
-"""The output layer of a model, whole or restricted to a shortlist, and the softmax.
+"""A model's output layer, whole or restricted to a shortlist, and the softmax.
 
-Letters as in `nmtkit.models.base`; V' is the number of shortlisted words of the V.
+Letters: as in `models/base.py`; V' is the number of shortlisted words.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from nmtkit.layers.elementary import at_least_float32
 class ShortlistIndex:
     """Shortlisted words and their columns in the distributions, in ascending order of ids.
 
-    Special tokens keep their columns. An unknown source word with the extended id V + j has the column V' + j.
+    Special tokens keep their columns. An unknown source word with extended id V + j has column V' + j.
     """
 
     words: Tensor
     """Ids of the shortlisted words, `(V',)`, ascending."""
     columns: Tensor
-    """Column of each word of the vocabulary, `(V,)`; words outside of the shortlist get the column of PAD."""
+    """Column of each word of the vocabulary, `(V,)`; words outside the shortlist have the column of PAD."""
     weight: Tensor
     """Rows of the output layer for the shortlisted words, `(V', *)`."""
 
@@ -42,7 +42,7 @@ class ShortlistIndex:
         return torch.where(is_known, known_words, unknown_words)
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """Converts extended ids to columns; negative ids stay as they are."""
+        """Converts extended ids to columns; negative ids stay unchanged."""
         size = len(self.words)
         vocabulary_size = len(self.columns)
         valid_ids = ids.clamp(min=0, max=vocabulary_size - 1)
@@ -54,14 +54,14 @@ class ShortlistIndex:
 
 @dataclass(frozen=True)
 class ShortlistedOutput(Rows):
-    """Rows of an output layer that are shortlisted for B sentences.
+    """Rows of an output layer, shortlisted for B sentences.
 
-    The rows are shared, but the softmax of a sentence is over its own candidates, so that a result does not depend on
-    the other sentences of the batch.
+    The rows are shared, but each sentence's softmax covers only its own candidates, so a result does not depend on the
+    other sentences of the batch.
     """
 
     bias: Tensor
-    """Bias for each sentence, `(B, V')`; minus infinity for words that are candidates of other sentences only."""
+    """Bias of each sentence, `(B, V')`; minus infinity for words that are candidates of other sentences only."""
     index: ShortlistIndex
     """Candidates of all sentences."""
 
@@ -69,13 +69,13 @@ class ShortlistedOutput(Rows):
     def gather(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
         """Selects the rows of all candidates from matrix `(V, *)` and bias `(V,)`.
 
-        `candidates` `(B, V)`, bool, are the words that each sentence may use, special tokens included.
+        `candidates` `(B, V)` is True for the words that a sentence may use, including special tokens.
         """
         is_shortlisted = candidates.any(0)  # (V,)
         words = is_shortlisted.nonzero()[:, 0]  # (V',)
         columns = torch.full_like(is_shortlisted, PAD, dtype=torch.long)  # (V,)
         columns[words] = torch.arange(len(words), device=words.device)
-        # Keep the memory layout of the whole matrix: it may be stored transposed.
+        # Keep the memory layout of the whole matrix, which may be stored transposed.
         if weight.stride(0) == 1:
             rows = weight.t().index_select(1, words).t()  # (V', *)
         else:
@@ -88,9 +88,9 @@ class ShortlistedOutput(Rows):
         return cls(shortlisted_bias, index)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Returns logits `(N, V')` of features `(N, *)`."""
+        """Computes logits `(N, V')` from features `(N, *)`."""
         logits = F.linear(features, self.index.weight)  # (N, V')
-        # Add the bias of each sentence to its K hypotheses, in place.
+        # Add each sentence's bias to its K hypotheses, in place.
         sentences, size = self.bias.shape
         logits_by_sentence = logits.view(sentences, -1, size)  # (B, K, V')
         logits_by_sentence.add_(self.bias[:, None])
@@ -115,9 +115,9 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def log_probabilities_of(
     wanted: Tensor, logits: Tensor, summed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the log-probability of one wanted word `(M,)` per row of logits `(M, V)`: `(M,)`.
+    """Returns the log-probability `(M,)` of a wanted word for each row of logits `(M, V)`; `wanted` is `(M,)`.
 
-    If `summed`, the second tensor is the sum of the log-probabilities of each row, `(M,)`; otherwise it is zero.
+    The second tensor is the sum of each row's log-probabilities, `(M,)`, if `summed`; otherwise it is zero.
     """
     results: Any = _WantedLogProbs.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # untyped in torch
     log_probs, sums = results  # (M, 1), (M, 1)
@@ -125,14 +125,14 @@ def log_probabilities_of(
 
 
 class _WantedLogProbs(torch.autograd.Function):
-    """`log p(y)` of the wanted word y of each row, and `sum_x log p(x)`, with one tensor `(M, V)` besides the logits.
+    """Computes `log p(y)` for each row's wanted word y, and `sum_x log p(x)`, with one extra `(M, V)` tensor.
 
     With the gradients g of `log p(y)` and h of the sum, the gradient of the logit of x is
 
         g ([x = y] - p(x)) + h (1 - V p(x))  =  h - (g + V h) p(x) + g [x = y]
 
-    The backward pass overwrites the saved tensor with it. On a CPU the saved tensor is p, so that only one logarithm
-    per row is computed; on other devices it is log p.
+    The backward pass overwrites the saved tensor with this gradient. On a CPU the saved tensor is p, so that only one
+    logarithm per row is computed; on other devices it is log p.
     """
 
     @staticmethod
@@ -165,7 +165,7 @@ class _WantedLogProbs(torch.autograd.Function):
     def backward(
         ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor
     ) -> tuple[None, Tensor, None]:
-        # Taken out of the context, since it is overwritten and must be freed with the gradient.
+        # Removed from the context, because it is overwritten and must be freed together with the gradient.
         saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved
         if ctx.saves_logarithms:

@@ -2,16 +2,16 @@
 
 A Transformer with these changes (section 2.1):
 
-    positions       no position vectors; in self-attention each head adds a learned bias to an energy, which depends on
-                    the distance of query and key; all layers of the encoder share one table, and all of the decoder
+    positions       no position vectors; instead, each self-attention head adds a learned bias to the energies, which
+                    depends on the distance of query and key; all layers of a side share one table
     normalization   before each sub-layer, by the root mean square, without a bias
     linear layers   without biases; energies are not divided by sqrt(D), and A * D may differ from H
     output          the decoder's states are multiplied by 1 / sqrt(H) before the output layer, which is tied
 
-`gated` is the variant of T5 v1.1, mT5 and Flan-T5: the feed-forward part is gelu(x W) * (x V) W_2 (Shazeer 2020, "GLU
-Variants Improve Transformer"). These models have a separate output layer and do not scale its input.
+`gated` is the variant of T5 v1.1, mT5 and Flan-T5: the feed-forward network is gelu(x W) * (x V) W_2 (Shazeer 2020,
+"GLU Variants Improve Transformer"). These models have a separate output layer and do not scale its input.
 
-Letters as in `nmtkit.models.transformer`; P is the number of positions so far in search.
+Letters: as in `models/base.py` and `layers/transformer.py`.
 """
 
 import math
@@ -38,24 +38,24 @@ from nmtkit.models.transformer import (
 
 
 class T5Config(StacksConfig):
-    """The defaults suit small corpora; T5-small is 512, 2048, 8 heads of 64, 6 + 6 layers."""
+    """The defaults suit small corpora; T5-small has sizes 512 and 2048, 8 heads of size 64, and 6 + 6 layers."""
 
     kind: Literal["t5"] = "t5"
-    """Which model."""
+    """The model."""
     head_size: Width = Field(default=64, ge=1)
     """Size of a head (d_kv)."""
     relative_buckets: int = Field(default=32, ge=4, le=4096)
-    """Buckets of distances, a multiple of 4."""
+    """Number of distance buckets, a multiple of 4."""
     relative_distance: int = Field(default=128, ge=2, le=65536)
-    """All distances from this one on share a bucket; must be above half of relative_buckets."""
+    """Distance from which on all distances share a bucket; must be greater than half of relative_buckets."""
     gated: bool = False
-    """Gate the feed-forward part, as T5 v1.1, mT5 and Flan-T5 do; they use activation gelu_tanh."""
+    """Whether to gate the feed-forward network, as in T5 v1.1, mT5 and Flan-T5, which use activation gelu_tanh."""
     scale_output: bool = True
-    """Multiply the input of the output layer by 1 / sqrt(hidden_size); T5 v1.1, mT5 and Flan-T5 do not."""
+    """Whether to multiply the output layer's input by 1 / sqrt(hidden_size). T5 v1.1, mT5 and Flan-T5 do not."""
     norm: Literal["pre"] = "pre"
-    """Normalize before each sub-layer."""
+    """Position of normalizations: before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
-    """Constant that a normalization adds to the mean square."""
+    """Constant that normalizations add to the mean square."""
     embedding_norm: ClassVar[bool] = False
     scale_embeddings: ClassVar[bool] = False
     positions: ClassVar[str] = "relative"
@@ -70,16 +70,16 @@ class T5Config(StacksConfig):
 
     @property
     def layer_form(self) -> LayerForm:
-        """Variant of the layers described in section 2.1."""
+        """Describes the layers of section 2.1."""
         return LayerForm(self.head_size, bias=False, rms_norm=True, scaled=False, gated=self.gated)
 
 
 @MODELS.register("t5")
 class T5(Transformer):
-    """The Transformer of T5; see the head of this file."""
+    """The T5 variant of the Transformer; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = T5Config
-    first_entry = 1  # entry 0 of the cache has the positions
+    first_entry = 1  # entry 0 of the cache stores positions
 
     def __init__(self, config: T5Config, sizes: VocabularySizes) -> None:
         # A T5Config has all settings that `Transformer` reads, but does not inherit from TransformerConfig.
@@ -105,7 +105,7 @@ class T5(Transformer):
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:
-        """Initialises weights as the authors: energies, which nothing divides by sqrt(D), have a variance of 1."""
+        """Initialises weights as the authors do: energies, which are not divided by sqrt(D), have variance 1."""
         queries_size = config.heads * config.head_size
         width = self.width
         for name, parameter in self.named_parameters():
@@ -116,8 +116,8 @@ class T5(Transformer):
             elif parameter.dim() > 1:
                 input_size = parameter.shape[1]
                 nn.init.normal_(parameter, std=input_size**-0.5)
-                # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the energies
-                # of the copy attention are divided by sqrt(H).
+                # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the copy
+                # attention divides its energies by sqrt(H).
                 if name.endswith((".query.weight", "query_keys_values.weight")):
                     query_rows = parameter[:queries_size]  # a view, scaled in place
                     query_rows *= config.head_size**-0.5
@@ -152,7 +152,8 @@ class T5(Transformer):
             bias: Tensor = self.tgt_positions(distances)  # (1, A, T, T)
             is_later = distances > 0  # (1, T, T)
             return bias.masked_fill(is_later, -math.inf)
-        # Prompts of different lengths put hypotheses at different positions, so the cache stores positions like keys.
+        # Prompts of different lengths put hypotheses at different positions, so the cache stores positions as it does
+        # keys.
         query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
         sentences, beam_size, _ = states.shape
         new_positions = query_positions.expand(sentences, beam_size)  # (B, K)
@@ -174,7 +175,7 @@ class T5(Transformer):
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
-    """Returns the distance from every query position to every key position, `(1, P, P)`."""
+    """Returns the distances between all query positions and all key positions, `(1, P, P)`."""
     positions = torch.arange(length, device=device)  # (P,)
     distances = positions - positions[:, None]  # (P, P)
     return distances[None]

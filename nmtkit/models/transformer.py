@@ -6,13 +6,13 @@ Copying follows See et al. 2017, eq. 8 and 9, with the corresponding parts of a 
     p_gen = sigmoid(w_c c_t + w_s s_t + w_x x_t + b)  s_t: the decoder's last state; x_t: input of its first layer
     P(w)  = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti
 
-The weights a_ti are those of a cross-attention of the decoder, one head or the mean of all heads of a layer (Gehrmann
-et al. 2018, "Bottom-Up Abstractive Summarization", copy with one head of a Transformer), or those of an additional
-learned attention: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
+The weights a_ti come from a cross-attention of the decoder, either one head or the mean of all heads of a layer
+(Gehrmann et al. 2018, "Bottom-Up Abstractive Summarization", copy with one head of a Transformer), or from an
+additional learned attention: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
 
-The projections of queries, keys, values and heads, and the output layer, have biases, unlike in sections 3.2.2 and 3.4.
+Unlike in sections 3.2.2 and 3.4, the projections of queries, keys, values and heads and the output layer have biases.
 
-Letters as in `nmtkit.models.base` and `nmtkit.layers.transformer`: A attention heads of size D; a of them are shown.
+Letters: as in `models/base.py` and `layers/transformer.py`: A attention heads of size D; `a` of them are shown.
 """
 
 import math
@@ -70,23 +70,24 @@ class LayersConfig(ModelConfig):
     """Settings of a stack of Transformer layers, alone or as encoder and decoder."""
 
     hidden_size: Width = Field(default=256, ge=2)
-    """Width of the model (d_model); also the size of its embeddings."""
+    """Width of the model (d_model), including its embeddings."""
     feed_forward_size: Width = Field(default=1024, ge=1)
-    """Inner width of the feed-forward part (d_ff)."""
+    """Inner width of the feed-forward networks (d_ff)."""
     heads: int = Field(default=4, ge=1)
-    """Attention heads; hidden_size must be a multiple."""
+    """Number of attention heads; hidden_size must be a multiple of it."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate on embeddings and on the result of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on attention weights; slow on a CPU, which then cannot use fused attention."""
+    """Dropout rate on attention weights. Slow on a CPU, where it rules out fused attention."""
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate inside the feed-forward part."""
+    """Dropout rate inside the feed-forward networks."""
     norm: Literal["pre", "post"] = "pre"
-    """Normalize before each sub-layer (trains without a long warm-up), or after it as in Vaswani et al. 2017."""
+    """Position of normalizations: before each sub-layer (trains without a long warm-up), or after it as in Vaswani et
+    al. 2017."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
-    """Constant that a normalization adds to the variance; Joey NMT and OpenNMT-py use 1e-6."""
+    """Constant that normalizations add to the variance; Joey NMT and OpenNMT-py use 1e-6."""
     activation: Activation = "relu"
-    """Activation of the feed-forward part; silu is also called swish, gelu_tanh approximates gelu."""
+    """Activation of the feed-forward networks; silu is also called swish, and gelu_tanh approximates gelu."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "LayersConfig":
@@ -98,7 +99,7 @@ class LayersConfig(ModelConfig):
 
     @property
     def layer_form(self) -> LayerForm:
-        """Variant of the layers."""
+        """Describes the layers."""
         return LayerForm()
 
     @property
@@ -108,19 +109,19 @@ class LayersConfig(ModelConfig):
 
 
 class StacksConfig(LayersConfig):
-    """Settings of an encoder and a decoder of Transformer layers, shared with T5."""
+    """Settings of an encoder and a decoder with Transformer layers, shared with T5."""
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     layers: Depth | None = Field(default=None, ge=1)
-    """Sets both encoder_layers and decoder_layers; not together with them."""
+    """Sets both encoder_layers and decoder_layers; cannot be combined with them."""
     encoder_layers: Depth = Field(default=3, ge=1)
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     decoder_layers: Depth = Field(default=3, ge=1)
-    """Layers of the decoder; fewer than in the encoder translate faster."""
+    """Number of decoder layers; translation is faster if there are fewer than in the encoder."""
     source_end: bool = True
-    """Whether the encoder reads EOS after the source. false, as in OpenNMT-py: nothing attends to it."""
+    """Whether encoder and decoder attend to the source's EOS. With false, as in OpenNMT-py, nothing attends to it."""
     tie: Tie = "decoder"
-    """Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
@@ -128,11 +129,11 @@ class StacksConfig(LayersConfig):
     src_embedding: AnyEmbeddingConfig = None
     """Source embeddings that depend on the context: `kind` and its settings. Default: a table of vectors."""
     experts: ExpertsConfig | None = None
-    """A mixture of experts as the feed-forward part of some layers, balanced by the loss expert_balance; `{}`: the
-    defaults."""
+    """Mixture of experts in place of the feed-forward network of some layers, balanced by the loss expert_balance; `{}`
+    selects the defaults."""
     copying: Literal["none", "head", "learned"] = "none"
-    """Whether the decoder can copy source words, including unknown ones. head: with the attention of alignment_layer
-    and alignment_heads. learned: with an additional attention, which is then the one shown."""
+    """How the decoder can copy source words, including unknown ones. none: not at all. head: with the attention of
+    alignment_layer and alignment_heads. learned: with an additional attention, which is then the one shown."""
 
     @field_validator("alignment_heads", mode="before")
     @classmethod
@@ -170,24 +171,25 @@ class StacksConfig(LayersConfig):
 
     @property
     def bf16_allowed(self) -> bool:
-        """False if the model copies: rounding errors add up in the sums of small copy probabilities."""
+        """False if the model copies: rounding errors accumulate in the sums of small copy probabilities."""
         return not self.copies
 
 
 class TransformerConfig(StacksConfig):
-    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+    """The defaults suit small corpora; the paper's "base" has sizes 512 and 2048, 8 heads, 6 + 6 layers, post-norm."""
 
     kind: Literal["transformer"] = "transformer"
-    """Which model."""
+    """The model."""
     embedding_norm: bool = False
-    """Normalize the input of the first layers, as in BART (Lewis et al. 2020) and mBART."""
+    """Whether to normalize the input of the first layers, as in BART (Lewis et al. 2020) and mBART."""
     positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = (
         "sinusoidal"
     )
-    """Position vectors: sines of fixed wavelengths, or learned. sinusoidal_halves: all sines precede all cosines, as in
-    Marian. sinusoidal_fairseq: the same with other wavelengths, as in M2M100."""
+    """Position vectors: sinusoids of fixed wavelengths, or learned vectors. sinusoidal_halves: all sines precede all
+    cosines, as in Marian. sinusoidal_fairseq: the same order with other wavelengths, as in M2M100."""
     scale_embeddings: bool = True
-    """Multiply word vectors by the square root of hidden_size before positions are added, as in the paper."""
+    """Whether to multiply word vectors by the square root of hidden_size before positions are added, as in the
+    paper."""
     max_positions: Width = Field(default=1024, ge=1)
     """Number of learned positions; sinusoidal positions have no limit."""
 
@@ -205,7 +207,7 @@ class TransformerMemory(Memory):
     states: Tensor | None = None
     """Encoder states `(B, S, H)`, if the model copies."""
     copy_keys: Tensor | None = None
-    """Keys `(B, S, H)` of the additional attention of `copying: learned`."""
+    """Keys `(B, S, H)` of the additional attention for `copying: learned`."""
 
 
 @MODELS.register("transformer")
@@ -217,7 +219,7 @@ class Transformer(
     ParallelPrefill[TransformerMemory, DecoderState],
     MultiHeadModel[TransformerMemory, DecoderState],
 ):
-    """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
+    """Encoder and decoder with attention and feed-forward layers; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
     first_entry: ClassVar[int] = 0
@@ -247,7 +249,7 @@ class Transformer(
         self.encoder = LayerStack(encoder_layers)
         self.decoder = LayerStack(decoder_layers)
         place_experts(config, config.experts, self.encoder, self.decoder)
-        # A post-norm layer normalizes its result itself.
+        # In post-norm, the layers themselves normalize their results.
         pre_norm = config.norm == "pre"
         self.encoder_norm = normalization(config) if pre_norm else nn.Identity()
         self.decoder_norm = normalization(config) if pre_norm else nn.Identity()
@@ -274,7 +276,7 @@ class Transformer(
             self.copy_gate = nn.Linear(3 * width, 1)
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Changes `alignment_layer` and `alignment_heads`; the weights stay as they are."""
+        """Changes `alignment_layer` and `alignment_heads`; the weights stay unchanged."""
         if self.copy_gate is not None:
             raise RecipeError(
                 "this model copies with the attention that it shows, so it cannot show another layer or head"
@@ -286,7 +288,7 @@ class Transformer(
 
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
-        # Multiplied by sqrt(H), section 3.4, each element has variance 1.
+        # After multiplication by sqrt(H), section 3.4, each element has variance 1.
         nn.init.normal_(embedding.weight, std=self.width**-0.5)
         return embedding
 
@@ -302,7 +304,7 @@ class Transformer(
         mask = inputs.mask  # (B, S)
         if not self.source_end:
             mask = mask_without_eos(mask)
-        # Computed here once, instead of in every layer from the mask.
+        # Computed once here, instead of from the mask in every layer.
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(mask, 0.0, -math.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
@@ -322,7 +324,7 @@ class Transformer(
     def _encode_group(self, src: Tensor, bias: Tensor) -> list[Tensor]:
         """Encodes some sentences `(b, s)` of a batch, with bias `(b, 1, 1, s)`.
 
-        Returns the encoder states `(b, s, H)`, then keys and values `(b, A, s, D)` of each decoder layer in turn.
+        Returns the encoder states `(b, s, H)`, followed by keys and values `(b, A, s, D)` of each decoder layer.
         """
         states = self._embed("src", src)  # (b, s, H)
         bias = self._encoder_bias(bias)
@@ -335,7 +337,7 @@ class Transformer(
                 states
             )  # (b, A, s, D), (b, A, s, D)
             if not torch.is_grad_enabled():
-                # Search reads them in every step, which is slower with the strides of a view.
+                # Search reads them in every step, which would be slower with the strides of a view.
                 keys = keys.contiguous()
                 values = values.contiguous()
             results.append(keys)
@@ -368,7 +370,7 @@ class Transformer(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
-        """Runs one step. The K hypotheses of a sentence are K queries into the sentence's memory."""
+        """Runs one step. A sentence's K hypotheses are K queries into its memory."""
         beam_size = rows_per_sentence(tokens.shape[0], memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         inputs = self._embed("tgt", ids, cache)  # (B, K, H)
@@ -408,7 +410,7 @@ class Transformer(
 
     @classmethod
     def shows_one_head(cls, config: TransformerConfig) -> bool:
-        """Returns whether `alignment_heads` names a head that is shown; `copying: learned` shows another attention."""
+        """Returns whether one head named by `alignment_heads` is shown; `copying: learned` shows another attention."""
         return config.alignment_heads != "mean" and config.copying != "learned"
 
     @classmethod
@@ -455,7 +457,7 @@ class Transformer(
     def _embed(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Returns the input of a side's first layer: scaled word vectors plus positions, sections 3.4 and 3.5.
 
-        `ids` are whole texts `(B, T)`, or with a cache the words of one step `(B, K)`.
+        `ids` are whole texts `(B, T)` or, with a cache, the words of one step `(B, K)`.
         """
         table = self.src_positions if side == "src" else self.tgt_positions
         if cache is None:
@@ -473,7 +475,7 @@ class Transformer(
         return dropped
 
     def _word_vectors(self, side: Side, ids: Tensor) -> Tensor:
-        # A decoder that copies reads extended ids in search.
+        # In search, a decoder that copies reads extended ids.
         if side == "tgt" and self.copy_gate is not None:
             ids = extended_to_unk(ids, self.sizes)
         embedding = self.embedding(side)
@@ -481,16 +483,16 @@ class Transformer(
         return vectors
 
     def _encoder_bias(self, bias: Tensor) -> Tensor:
-        """Returns the bias on energies of the encoder's self-attention; `bias` `(B, 1, 1, S)` masks padding."""
+        """Returns the bias on the encoder's self-attention energies; `bias` `(B, 1, 1, S)` masks padding."""
         return bias
 
     def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor | None:
-        """Returns the bias on energies of the decoder's self-attention, see `DecoderLayer`; None for a causal mask."""
+        """Returns the bias on the decoder's self-attention energies, see `DecoderLayer`; None means a causal mask."""
         return None
 
     def _heads_to_show(self, need_attention: bool) -> slice | None:
-        """Returns the heads of the alignment layer whose weights must be computed; None for no head."""
-        # With `copying: learned`, the attention that is shown and copied with is computed in `_join`.
+        """Returns the heads of the alignment layer whose weights must be computed, or None."""
+        # With `copying: learned`, `_join` computes the attention that is shown and used for copying.
         if self.copy_query is not None:
             return None
         copies = self.copy_gate is not None
@@ -499,10 +501,10 @@ class Transformer(
     def _join(
         self, states: Tensor, inputs: Tensor, weights: Tensor | None, memory: TransformerMemory
     ) -> ModelOutput:
-        """Returns the output, with the copy gate of the head of this file, for Q positions per sentence.
+        """Returns the output, with the copy gate from the module docstring, for Q positions per sentence.
 
-        `inputs` and `states` `(B, Q, H)` are the input of the first layer and the result of the last layer. Weights
-        `(B, a, Q, S)` are those of the shown heads, or None.
+        `inputs` and `states` `(B, Q, H)` are the first layer's input and the last layer's result. `weights`
+        `(B, a, Q, S)` belong to the shown heads, or are None.
         """
         attention = None if weights is None else weights.mean(1)  # (B, Q, S)
         if self.copy_gate is None:
@@ -511,7 +513,7 @@ class Transformer(
             return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
-            # One head of size H.
+            # A single head of size H.
             query = self.copy_query(states).unsqueeze(1)  # (B, 1, Q, H)
             keys = memory.copy_keys.unsqueeze(1)  # (B, 1, S, H)
             attention = attention_weights(query, keys, memory.bias)  # (B, 1, Q, S)
@@ -532,7 +534,7 @@ class Transformer(
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs the decoder's layers over targets `(B, T, H)`, or with a cache over one step `(B, K, H)`.
+        """Runs the decoder layers over targets `(B, T, H)` or, with a cache, over one step `(B, K, H)`.
 
         Returns states of the same shape, and the weights of the `shown` heads of the alignment layer,
         `(B, a, T or K, S)`, or None.
@@ -554,6 +556,6 @@ class Transformer(
 
 
 def _without_padding(weights: list[Tensor], mask: Tensor) -> tuple[Tensor, ...]:
-    """Sets the rows of padded queries to zero in weights `(B, A, Q, *)`; `mask` `(B, Q)` is True at real queries."""
+    """Sets rows of padded queries to zero in weights `(B, A, Q, *)`; `mask` `(B, Q)` is True at real queries."""
     is_padding = ~mask[:, None, :, None]  # (B, 1, Q, 1)
     return tuple(head_weights.masked_fill(is_padding, 0.0) for head_weights in weights)

@@ -20,12 +20,12 @@ from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, Vocabula
 
 
 class WordMeanConfig(ModelConfig):
-    """The default is twice the largest size of Joulin et al. 2017, who use 10 to 50 numbers per word."""
+    """The default size is twice the largest of Joulin et al. 2017, who use word vectors of size 10 to 50."""
 
     kind: Literal["word_mean"] = "word_mean"
-    """Which model."""
+    """The model."""
     hidden_size: Width = Field(default=100, ge=1)
-    """Numbers per word: the hidden layer."""
+    """Size of word vectors, and thus of the hidden layer."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout rate on the mean."""
 
@@ -33,14 +33,14 @@ class WordMeanConfig(ModelConfig):
 def is_word(inputs: Inputs) -> Tensor:
     """Returns a mask `(B, S)` of the words: real tokens except EOS. The first token counts even if it is EOS."""
     words = inputs.mask & (inputs.ids != EOS)
-    # An empty text has no other token.
+    # An empty text consists of EOS alone.
     words[:, 0] = True
     return words
 
 
 @MODELS.register("word_mean")
 class WordMean(Model):
-    """A classifier that ignores the order of words; see the head of this file."""
+    """A classifier that ignores word order; see the module docstring."""
 
     Config = WordMeanConfig
     output_column = "labels"

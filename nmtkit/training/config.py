@@ -12,7 +12,7 @@ from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 
 
 class TrainingConfig(OptimizerConfig):
-    """How a model is trained."""
+    """Settings that determine how a model is trained."""
 
     schedule: Schedule = Constant()
     """Learning-rate schedule: `kind` and the settings of that kind."""
@@ -21,39 +21,39 @@ class TrainingConfig(OptimizerConfig):
     objectives: Annotated[
         dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)
     ] = Field(default_factory=dict)
-    """Further losses by name, each with its weight or its settings, such as `{coverage_weight: 1.0}`; `{}` takes the
-    defaults, and 0 or null switches a loss off. Losses registered by user code are set here, too. Some replace the
-    likelihood, as in pretraining."""
+    """Additional losses by name, each with its weight or its settings, such as `{coverage_weight: 1.0}`; `{}` selects
+    the defaults, and 0 or null switches a loss off. Losses registered by user code are also set here. Some losses
+    replace the likelihood, as in pretraining."""
     freeze: list[str] = Field(default_factory=list)
     """Weights that are not trained: names as in the model, or parts of the model such as encoder, src_embedding or
     decoder.0."""
     unfreeze_every: int | None = Field(default=None, ge=1)
-    """Gradual unfreezing: training starts with the top layer of encoder and decoder, and all weights outside of layers.
-    Each time this number of updates has passed, the next lower layer is trained, too; embeddings come last (Howard and
-    Ruder 2018, section 3.3)."""
+    """Gradual unfreezing: training starts with the top layers of encoder and decoder and all weights outside layers.
+    Each time this number of updates has passed, the next lower layer is added; embeddings come last (Howard and Ruder
+    2018, section 3.3)."""
     loss_unit: Literal["word", "sentence"] = "word"
-    """Unit of the mean loss: target words; or sentences, each with the sum over its words, as in many older papers. The
-    learning rates, norms and eps of such a paper need it: the loss is larger by the number of words per sentence. The
-    log shows the loss per word in any case."""
+    """Whether the loss is averaged over target words, or over sentences (a sentence's loss is the sum over its words),
+    as in many older papers. Use sentence with learning rates, norms and eps from such a paper: its loss is larger by
+    the mean number of words per sentence. The log always shows the loss per word."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest norm of the gradient of the mean loss per `loss_unit`; longer gradients are scaled down to it."""
+    """Maximum norm of the gradient of the mean loss per `loss_unit`; longer gradients are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
-    """Batches per update and process. A run that is resumed with another number of processes keeps its batches per
-    update."""
+    """Batches per update and process. If a run is resumed with another number of processes, it keeps the same number of
+    batches per update."""
     max_updates: int | None = Field(default=None, ge=1)
-    """Stop after this many updates."""
+    """Maximum number of updates."""
     max_epochs: int | None = Field(default=None, ge=1)
-    """Stop after this many epochs."""
+    """Maximum number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0)
-    """Stop after this many minutes of training, including validations and earlier sessions of a resumed run. In a
-    recipe with stages this limits the whole training: a stage that sets max_minutes itself gets that time; the other
-    stages share the rest equally, and get what earlier stages did not use."""
+    """Maximum training time in minutes, including validations and the earlier sessions of a resumed run. In a recipe
+    with stages this limits the whole training: a stage that sets max_minutes itself gets that time; the other stages
+    share the rest equally, and get what earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
-    """Updates between two validations. Another one follows at the end; max_minutes reserves as much time for it as the
-    previous validation took. A validation that would use up the rest of the time is skipped, so that the schedule
-    reaches its end."""
+    """Number of updates between two validations. A last validation follows at the end; max_minutes reserves as much
+    time for it as the previous validation took. A validation that would use up the rest of the time is skipped, so that
+    the schedule reaches its end."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations in a row without a new best."""
+    """Number of consecutive validations without a new best score after which training stops."""
     best_metric: str = "bleu"
     """Validation metric that selects the best checkpoint; if values are equal, the lower loss decides. Default: bleu
     for translations and captions, rougeL for summaries, accuracy for labels, bracket-f1 for trees, perplexity for
@@ -61,35 +61,37 @@ class TrainingConfig(OptimizerConfig):
     keep_best: int = Field(default=1, ge=1)
     """Number of best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)
-    """Number of newest checkpoints to keep as well, for `nmtkit average`. null: 5, or none if keep_best is more than
-    one."""
+    """Number of newest checkpoints to keep in addition, for `nmtkit average`. null: 5, or none if keep_best is more
+    than one."""
     save_every: int = Field(default=1000, ge=1)
-    """Updates between two saves of the full state. It is also saved after every validation and at the end."""
+    """Number of updates between two saves of the full state. It is also saved after every validation and at the end."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """Keep an exponential moving average of the weights with this decay, and evaluate and save the average."""
+    """Decay of an exponential moving average of the weights, which is then evaluated and saved in place of the
+    weights."""
     precision: Literal["fp32", "bf16", "auto"] = "auto"
-    """bf16: matrix products in bfloat16 (autocast), with weights in fp32. auto, here and below: the fastest choice on
-    this machine, measured once with a few updates of this model (see `nmtkit tune`); bf16 only if the model allows it.
-    If a training is too short to measure, auto means fp32, highest and one thread per core."""
+    """Precision of training. bf16 computes matrix products in bfloat16 (autocast) and stores weights in fp32. auto,
+    here and below, means the fastest choice on this machine, measured once with a few updates of this model (see
+    `nmtkit tune`); it chooses bf16 only if the model allows it. If training is too short to measure, auto means fp32,
+    highest and one thread per core."""
     matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
     """Precision of fp32 matrix products: highest, or less precise and faster if the device supports it."""
     threads: Literal["auto"] | int = "auto"
     """Number of CPU threads."""
     activation_checkpointing: bool = False
-    """Keep only the input of each Transformer layer, and compute the rest again in the backward pass: the same weights
-    with less memory, in a third more time."""
+    """Whether to store only the input of each Transformer layer and recompute the rest in the backward pass. Gives the
+    same weights with less memory, but takes about a third more time."""
     compile: bool = False
-    """Compile Transformer layers with torch for training, which takes a minute or more at the start; for a GPU.
-    Validation and search do not use the compiled layers."""
+    """Whether to compile Transformer layers with torch for training, which takes a minute or more at the start; for
+    GPUs. Validation and search do not use the compiled layers."""
     shard: bool = False
-    """Divide weights, gradients and optimizer state among the processes (ZeRO, stage 3). For Transformer models whose
-    weights fit into the memory of one GPU, but not all of these together. Updates, metrics and checkpoints stay the
-    same."""
+    """Whether to divide weights, gradients and optimizer state among the processes (ZeRO, stage 3). For Transformer
+    models whose weights fit into the memory of one GPU, but not together with gradients and optimizer state. Updates,
+    metrics and checkpoints stay the same."""
     deterministic: bool = False
-    """On CUDA: sum in the same order every time, so that equal trainings give equal weights and a resumed training is
+    """Whether CUDA sums always run in the same order, so that equal runs give equal weights and a resumed run is
     bit-exact. This is slower. A CPU always does so."""
     log_every: int = Field(default=50, ge=1)
-    """Updates between two log lines."""
+    """Number of updates between two log lines."""
 
     @field_validator("threads", mode="before")
     @classmethod
@@ -109,7 +111,7 @@ class TrainingConfig(OptimizerConfig):
 
     @classmethod
     def key_of(cls, objective: str) -> str:
-        """Returns the key of an objective in a recipe."""
+        """Returns an objective's key in a recipe."""
         if objective in cls.model_fields:
             return f"training.{objective}"
         return f"training.objectives.{objective}"
@@ -163,7 +165,8 @@ class TrainingConfig(OptimizerConfig):
             name for name in ("freeze", "unfreeze_every", "compile") if getattr(self, name)
         ]
         for name, objective in objectives.items():
-            # Processes wait for each other in every layer, so all must make the same passes, through `Model.read`.
+            # Processes wait for each other in every layer, so all of them must make the same passes, through
+            # `Model.read`.
             has_own_passes = type(objective).custom_backward is not Objective.custom_backward
             if objective.needs != "log_probs" or has_own_passes:
                 conflicts.append(name)
@@ -183,7 +186,7 @@ class TrainingConfig(OptimizerConfig):
         return 5 if self.keep_best == 1 else 0
 
     def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
-        """Returns the share of the training that is done, from 0 to 1, by its nearest limit; None without a limit."""
+        """Returns the share of training that is done, from 0 to 1, by the limit reached first; None without a limit."""
         shares: list[float] = []
         if self.max_updates:
             shares.append(updates / self.max_updates)

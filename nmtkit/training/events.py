@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
-"""Why training stopped: the setting whose limit was reached, or an interruption by the user."""
+"""The reason why training stopped: the setting whose limit was reached, or an interruption by the user."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Training continues from the state that was saved after an update."""
+    """Training continues from the state saved after an update."""
 
     update: int
     epoch: int
@@ -21,35 +21,35 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Step:
-    """Report of the updates since the last `Step`; sums and means leave out skipped updates.
+    """Report of the updates since the last `Step`; sums and means exclude skipped updates.
 
-    The names of the fields are keys of logs, so they cannot change.
+    The field names are keys in logs, so they cannot change.
     """
 
     update: int
     """Number of the last update, from 1."""
     epoch: int
     loss: float
-    """The minimized loss: weighted means of all objectives; the likelihood in nats per target token."""
+    """The minimized loss: the weighted sum of all objectives' means; the likelihood in nats per target token."""
     terms: dict[str, float]
     """Metrics of the objectives by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
     tokens: int
-    """Target tokens, including EOS, without padding."""
+    """Number of target tokens, including EOS and excluding padding."""
     tokens_per_second: float
-    """Target tokens per second of all processes, not counting the time of validations and saves."""
+    """Target tokens per second in all processes, excluding the time of validations and saves."""
     lr: float
     """Learning rate of the last update."""
     grad_norm: float
     """Norm of the last finite gradient of the mean loss per token, before clipping."""
     seconds: float
     skipped: int = 0
-    """Updates that were skipped because the loss or its gradient was not finite."""
+    """Number of updates that were skipped because the loss or its gradient was not finite."""
     halved: int = 0
-    """Updates that were made with halved batches because a process ran out of memory; the largest number of any
-    process."""
+    """Number of updates that were repeated with halved batches because a process ran out of memory; the maximum over
+    processes."""
 
     def figures(self) -> dict[str, float]:
-        """Returns all numbers except the update's, by their names in the log: names of fields and of terms."""
+        """Returns all numbers except the update's, by their names in the log: field names and metric names."""
         figures: dict[str, float] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -73,7 +73,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Saved:
-    """The full state after an update is saved.
+    """The full state was saved after an update.
 
     States are written in the background. The first and the last one are guaranteed to be on disk when the event is
     yielded; any other one is on disk when the second `Saved` after it is yielded.
@@ -85,14 +85,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Training has ended; always the last event."""
+    """Training has ended. This is always the last event."""
 
     reason: Reason
     update: int
     lr: float
     """Learning rate of the last update."""
     peak_lr: float
-    """Highest learning rate of any update."""
+    """Highest learning rate so far."""
     seconds: float
     scheduled: float | None = None
     """Share of the learning-rate schedule that is done, from 0 to 1; None if the schedule has no end."""

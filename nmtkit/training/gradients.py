@@ -1,4 +1,4 @@
-"""The gradient of an update: summed over batches and processes, in smaller batches if memory is short."""
+"""Gradients of an update: summed over batches and processes, with smaller batches if memory runs out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from nmtkit.training.parallel.gradients import GradientSum
 from nmtkit.training.sharding import Shards
 
 GradientReducer = GradientSum | Shards
-"""Adds up the gradients of all processes."""
+"""Sums gradients over all processes."""
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Largest size of the log-probabilities in memory at one time: large enough for full speed; on a CPU, small enough for
-its caches."""
+"""Maximum size of the log-probabilities in memory at one time: large enough for full speed and, on a CPU, small enough
+for its caches."""
 
 
 class UpdateGradients:
-    """Adds up the gradients of an update, divided by the counts of all its batches in all processes."""
+    """Adds up the gradients of an update, divided by counts over all batches in all processes."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class UpdateGradients:
         self.shards: Shards | None = None
         self.in_bf16 = False
         self.per_sentence = False
-        """Whether the loss is a mean over sentences, each the sum over its words, instead of a mean over words."""
+        """Whether the loss is a mean over sentences (each the sum over its words) instead of a mean over words."""
         self.normalizers: dict[str, str] = {}
-        """The sums of all objectives by name, each with the count that divides it."""
+        """Name of each sum of all objectives, with the name of the count that divides it."""
         for objective in objectives:
             self.normalizers.update(objective.normalizers)
-        self.halved = 0
-        """Updates that did not fit into memory and were made with halved batches."""
+        self.oom_splits = 0
+        """Number of updates that did not fit into memory and were made with halved batches."""
 
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Returns the normalizers of an update: counts over its batches in all processes."""
@@ -64,10 +64,10 @@ class UpdateGradients:
     def add_up(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
         """Adds up the gradients of an update over its batches and all processes.
 
-        If memory is short, starts again with halved batches. The loss is a sum over examples, divided by the counts of
-        the whole update, so its gradient is the same.
+        If memory runs out, starts again with halved batches. The loss is a sum over examples, divided by the counts of
+        the whole update, so its gradient stays the same.
 
-        Returns the sums over the batches of this process `(n,)`, in the order of `normalizers`.
+        Returns the sums over this process's batches `(n,)`, in the order of `normalizers`.
         """
         update = self.accumulator(counts)
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
@@ -78,7 +78,7 @@ class UpdateGradients:
                 sums = self.parameters[0].new_zeros(len(self.normalizers))  # (n,)
                 with processes.name_missing_process() if self.shards else nullcontext():
                     for number, batch in enumerate(current_batches, 1):
-                        # Shards add up the gradients of every batch, GradientSum those of the whole update, once.
+                        # `Shards` adds up gradients after every batch, `GradientSum` only once per update.
                         is_last = number == len(current_batches)
                         sums = sums + self.backward(
                             update, batch, reducer if is_last else self.shards
@@ -99,17 +99,18 @@ class UpdateGradients:
                         f"even one example at a time does not fit into memory (the longest has {longest:,} positions "
                         "in all); lower data.max_length, or train a smaller model"
                     ) from fault
-            # Outside of `except`: the error, whose traceback refers to the tensors of the failed pass, is gone.
+            # Outside of `except`: the error is gone, and with it the traceback that refers to tensors of the failed
+            # pass.
             self.clear()
             if current_batches is batches:
-                self.halved += 1
+                self.oom_splits += 1
             current_batches = [half for batch in current_batches for half in batch.halves()]
 
     def accumulator(self, counts: Mapping[str, int]) -> GradientAccumulator:
         """Returns an accumulator for an update with these normalizers."""
         factor = 1.0
         if self.per_sentence:
-            # Losses are divided by words; this turns the mean per word into a mean per sentence.
+            # Losses are divided by word counts; this factor turns the mean per word into a mean per sentence.
             factor = counts["tokens"] / max(1, counts["sentences"])
         return GradientAccumulator(
             model=self.model,
@@ -123,9 +124,9 @@ class UpdateGradients:
     def backward(
         self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None
     ) -> Tensor:
-        """Adds the gradient of a batch; returns its sums `(n,)`, in the order of `normalizers`.
+        """Adds the gradient of a batch; returns the batch's sums `(n,)`, in the order of `normalizers`.
 
-        `reducer` adds up the gradients of all processes during the backward pass.
+        `reducer` sums the gradients over all processes during the backward pass.
         """
         around_last = None
         if reducer is not None:
@@ -136,7 +137,7 @@ class UpdateGradients:
         return torch.cat(sums)
 
     def clear(self) -> None:
-        """Drops all gradients, and returns unused memory to the device."""
+        """Drops all gradients and returns unused memory to the device."""
         for parameter in self.parameters:
             parameter.grad = None
         torch.cuda.empty_cache()

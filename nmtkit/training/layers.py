@@ -1,4 +1,4 @@
-"""Transformer layers in training: compiled, or computed again in the backward pass to save memory."""
+"""Transformer layers in training: compiled, or recomputed in the backward pass to save memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
 
 LAYER_KEYS = ("activation_checkpointing", "compile", "shard")
-"""Training settings that apply to Transformer layers only."""
+"""Training settings that apply only to Transformer layers."""
 
 
 def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -> None:
-    """Wraps the forward pass of Transformer layers as the config says; the names of weights do not change.
+    """Wraps the forward pass of Transformer layers as configured; the names of weights do not change.
 
     Checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost") restores the random state before a
-    layer is computed again, so that dropout is the same.
+    layer is recomputed, so that dropout is the same.
     """
     if not config.compile and not config.activation_checkpointing:
         return
@@ -40,7 +40,7 @@ def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -
 
 @dataclass(frozen=True)
 class _TrainingForward:
-    """Forward pass of a layer that is wrapped in training, and plain otherwise."""
+    """Forward pass of a layer: wrapped in training, plain otherwise."""
 
     plain: Callable[..., Any]
     wrapped: Callable[..., Any]
@@ -54,7 +54,7 @@ class _TrainingForward:
         bias: Any = None,
     ) -> Any:
         """Takes the arguments of a decoder layer. An encoder layer takes two: the states, and its mask as `memory`."""
-        # A layer that writes into a cache cannot be computed twice.
+        # A layer that writes into a cache cannot be recomputed.
         is_training = torch.is_grad_enabled() and cache is None
         forward = self.wrapped if is_training else self.plain
         if cache is None and shown is None and bias is None:

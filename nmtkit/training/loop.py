@@ -1,7 +1,8 @@
 """The training loop, an iterator of events. It prints nothing; the caller shows and records the events.
 
-An update draws batches, adds up their gradients, clips and steps. The loss is a mean over the target tokens of all
-batches in all processes, so it does not depend on how an update is divided into batches and processes.
+An update draws batches, adds up their gradients, clips them and runs an optimizer step. The loss is a mean over the
+target tokens of all batches in all processes, so it does not depend on how an update is divided into batches and
+processes.
 """
 
 import time
@@ -42,24 +43,24 @@ def train(
 ) -> Iterator[Event]:
     """Trains the model in place until a limit of the config is reached.
 
-    A state is saved before the first update, so that a run that is killed can always be resumed. When resumed with the
-    same settings, data and number of processes, training continues as if it had never stopped: bit for bit on a CPU,
-    and on CUDA with `deterministic`; otherwise up to rounding. With another number of processes the same batches make
-    the same updates, up to rounding, but random draws during training, as for dropout, differ. With an EMA, the model
-    has averaged weights only inside `evaluate`.
+    The state is saved before the first update, so that a run that is killed can always be resumed. If a run is resumed
+    with the same settings, data and number of processes, training continues as if it had never stopped: bit for bit on
+    a CPU, and on CUDA with `deterministic`; otherwise up to rounding. With another number of processes the same batches
+    make the same updates, up to rounding, but random draws during training, such as dropout, differ. With an EMA, the
+    model has averaged weights only inside `evaluate`.
 
     Args:
         model: the model; it is moved to `device`.
         stream: training data of all processes.
-        config: the settings.
+        config: training settings.
         evaluate: scores the model in evaluation mode; it may draw random numbers. All processes call it, so that they
-            can share the work; the metrics of process 0 count.
+            can share the work; the metrics of process 0 are used.
         checkpoints: folder for checkpoints; files are written in the background.
         device: device for training.
         resume: whether to continue from `checkpoints.last` instead of starting with the model's weights.
         stop: called between updates; if it returns true, the state is saved and training stops.
-        seed: seed of all random draws during training.
-        optimizer_state: optimizer tensors of an earlier training to start with, by their names in its checkpoint.
+        seed: seed for all random draws during training.
+        optimizer_state: initial optimizer tensors from an earlier run, by their names in its checkpoint.
         clock: returns seconds since any fixed moment.
         world_size_at_start: number of processes, each with `config.accumulate` batches per update, which determines the
             batches of an update. With `resume` it is read from the state. Default: the current number of processes.
@@ -123,7 +124,7 @@ def train(
             if saves:
                 yield training.save()
 
-        end = training.stopped(reason)
+        end = training.stop_event(reason)
         if training.unreported:
             yield training.report()
         if reason != "interrupted" and not training.is_validated:
@@ -137,19 +138,19 @@ def train(
 
 
 def _stop_threads(batches: ReadAhead, files: BackgroundCheckpoints) -> None:
-    """Stops all threads before a validation: a process that forks, as a search may, should have no other thread."""
+    """Stops all threads before a validation: a process that forks, as a search may, should have no other threads."""
     batches.pause()
     files.wait()
 
 
 def _settle(files: BackgroundCheckpoints) -> None:
-    """Waits in all processes until the files are on disk, so that each process can resume from them."""
+    """Waits in all processes until the files are on disk, so that any process can resume from them."""
     files.wait()
     processes.sum_over_ranks([0])  # a barrier
 
 
 def saved_world_size(checkpoints: CheckpointManager) -> int:
-    """Returns the number of processes with which the saved training was started."""
+    """Returns the number of processes with which the saved run was started."""
     facts = checkpoints.read_metadata()
-    # Earlier versions did not save the number; there is a random state for each process.
+    # Earlier versions did not save this number, but they saved one random state per process.
     return int(facts.get("processes", len(facts["random"])))

@@ -13,7 +13,7 @@ from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, registry_name
 
 Groups = list[dict[str, Any]]
-"""Parameter groups of torch, each with `params`, its `weight_decay`, and a `factor` on the learning rate."""
+"""Torch parameter groups, each with `params`, its `weight_decay`, and a `factor` for the learning rate."""
 
 OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registry("optimizer")
 
@@ -26,7 +26,7 @@ def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 
 @OPTIMIZERS.register("adamw")
 def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Loshchilov and Hutter 2019: the weight decay is separate from the gradient."""
+    """Loshchilov and Hutter 2019: weight decay is separate from the gradient."""
     return AdamW(groups, **_adam_arguments(config))
 
 
@@ -50,7 +50,7 @@ def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 @OPTIMIZERS.register("sgd")
 def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Stochastic gradient descent without momentum."""
-    # On CUDA, a fused step can be skipped without waiting for the device. None lets torch decide.
+    # On CUDA, a fused step can be skipped without waiting for the device. With None, torch decides.
     return SGD(groups, lr=config.lr, fused=_is_on_cuda(groups) or None)
 
 
@@ -75,17 +75,17 @@ class OptimizerConfig(Settings):
     betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=[0.9, 0.98], min_length=2, max_length=2
     )
-    """Adam, AdamW: decay of the running means of the gradients and of their squares."""
+    """Adam, AdamW: decay rates of the running means of gradients and of squared gradients."""
     eps: float | None = Field(default=None, gt=0)
-    """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
+    """Constant added to denominators. Default: 1e-8 for Adam and AdamW, 1e-6 for Adadelta, 1e-10 for Adagrad."""
     initial_accumulator: float = Field(default=0.0, ge=0, le=1e6)
     """Adagrad: initial value of each weight's sum of squared gradients; a larger value makes the first steps
     smaller."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
-    """Shrinks matrices at every update, never vectors (biases, norms); in AdamW it is separate from the gradient."""
+    """Weight decay of matrices; vectors (biases, norms) do not decay. In AdamW it is separate from the gradient."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor between the learning rate of a layer and of the layer above it; embeddings have the lowest rate. 0.95 or
-    less for fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
+    """Ratio of a layer's learning rate to that of the layer above it; embeddings have the lowest rate. 0.95 or less for
+    fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -106,10 +106,10 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramet
 
 
 def skippable_step(is_bad: Tensor, optimizer: Optimizer, lr: float) -> None:
-    """Makes an optimizer step, or if `is_bad`, none: weights, running means and step counts do not change.
+    """Runs an optimizer step, or none if `is_bad`: weights, running means and step counts then do not change.
 
-    `is_bad` is a bool scalar on the device of the parameters. Fused kernels read it there, without waiting for the
-    device; torch has no fused kernel for Adadelta, nor on CUDA for Adagrad.
+    `is_bad` is a bool scalar on the parameters' device. Fused kernels read it there, without waiting for the device;
+    torch has no fused kernel for Adadelta, or for Adagrad on CUDA.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("factor", 1.0)
@@ -122,7 +122,7 @@ def skippable_step(is_bad: Tensor, optimizer: Optimizer, lr: float) -> None:
 
 
 def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Returns the optimizer's tensors under names `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
+    """Returns the optimizer's tensors, named `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -134,7 +134,7 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
 def restore_state(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Puts tensors from `read_state` into a new optimizer of the same kind; parameters without tensors start afresh.
+    """Puts tensors from `read_state` into a new optimizer of the same kind; parameters without tensors start fresh.
 
     Raises a CheckpointError if a tensor does not fit its parameter.
     """
@@ -165,21 +165,21 @@ def restore_state(
 
 
 _LAYER = re.compile(r"(.+?)(?<!_heads)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
-"""Stack and number of a layer in the name of a weight: `encoder.2.` in nmtkit, `_l2` or `_l2_reverse` in torch's RNNs.
+"""Stack and number of a layer in a weight's name: `encoder.2.` in nmtkit, `_l2` or `_l2_reverse` in torch's RNNs.
 Numbered heads, `..._heads.2.`, are not layers."""
 
 
 def freeze(model: nn.Module, names: Sequence[str]) -> None:
     """Excludes weights, or all weights of modules, from training.
 
-    Raises a RecipeError if the model has no weight of such a name, or if no weight is left to train.
+    Raises a RecipeError if the model has no weight with such a name, or if no weight is left to train.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in names:
         # The dots prevent `decoder.1` from matching `decoder.10`.
         frozen = [full_name for full_name in parameters if f"{full_name}.".startswith(f"{name}.")]
         if not frozen:
-            # each once, in order
+            # each name once, in order
             parts = dict.fromkeys(full_name.partition(".")[0] for full_name in parameters)
             listed = ", ".join(parts)
             raise RecipeError(
@@ -194,17 +194,17 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
-    """Returns for each weight how many layers of its stack are above its layer; 0 if it is in no layer.
+    """Returns for each weight how many layers are above its layer in the same stack; 0 if it is in no layer.
 
-    Embeddings and positions are below all layers. So is an output layer that shares the matrix of an embedding.
+    Embeddings and positions count as below all layers, and so does an output layer that shares an embedding's matrix.
     """
     names = list(names)
-    # of each weight: the stack and the number of the layer
+    # stack and layer number of each weight
     positions: dict[str, tuple[str, int]] = {}
     for name in names:
         match = _LAYER.match(name)
         if match is not None:
-            # A layer that reads backward is at the same height as the forward one; there may be more forward layers.
+            # A backward layer is at the same height as the forward one; there may be more forward layers.
             stack = match[1].replace("backward_", "forward_")
             number = int(match[2] or match[3])
             positions[name] = (stack, number)

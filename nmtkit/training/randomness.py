@@ -1,4 +1,4 @@
-"""Reproducibility of a training: random states of a process, and deterministic kernels."""
+"""Reproducible training: random states of a process, and deterministic kernels."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def seed_all(seed: int) -> None:
 
 
 def get_rng_states(device: torch.device) -> dict[str, Any]:
-    """Returns all random states as JSON values, including the state of a CUDA device."""
+    """Returns all random states as JSON values, including a CUDA device's state."""
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     mersenne_twister = numpy_state["state"]
@@ -39,7 +39,7 @@ def get_rng_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
-    """Restores states from `get_rng_states`. A CUDA state is skipped if the device is not a CUDA device."""
+    """Restores states from `get_rng_states`. A CUDA state is skipped if `device` is not a CUDA device."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     key, position = states["numpy"]
@@ -64,7 +64,7 @@ def _from_hex(digits: str) -> torch.Tensor:
 
 @contextmanager
 def fork_rng(device: torch.device) -> Iterator[None]:
-    """Restores the random states at the end, so that draws inside do not change later ones."""
+    """Restores the random states at the end, so that draws inside the context do not change later ones."""
     states = get_rng_states(device)
     try:
         yield
@@ -73,7 +73,7 @@ def fork_rng(device: torch.device) -> Iterator[None]:
 
 
 def require_cublas_workspace() -> None:
-    """Makes cuBLAS deterministic, which is only possible before it starts."""
+    """Makes cuBLAS deterministic, which is possible only before it starts."""
     workspace = os.environ.get(_WORKSPACE)
     if workspace in (":4096:8", ":16:8"):
         return
@@ -87,9 +87,10 @@ def require_cublas_workspace() -> None:
 
 @contextmanager
 def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Makes the same work on a CUDA device give the same numbers, bit for bit, if `wanted`; a CPU always does.
+    """Makes CUDA computations reproducible bit for bit if `wanted`; on a CPU they always are.
 
-    torch warns if it has no deterministic kernel. Fused attention is off, because it adds up gradients in any order.
+    torch warns if it has no deterministic kernel. Fused attention is switched off, because it sums gradients in an
+    arbitrary order.
     """
     if not wanted or device.type != "cuda":
         yield

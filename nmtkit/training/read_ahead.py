@@ -13,11 +13,11 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.training.parallel import processes
 
 AHEAD = 3
-"""Number of batches that are prepared ahead; more than one, because some take longer than others."""
+"""Number of batches that are prepared ahead. More than one, because some take longer than others."""
 
 
 class LocalBatches(Protocol):
-    """An endless stream of the batches of this process, which can be moved back to an earlier position."""
+    """Endless stream of this process's batches, which can be moved back to an earlier position."""
 
     @property
     def epoch(self) -> int:
@@ -27,24 +27,24 @@ class LocalBatches(Protocol):
         """Returns the next batch, with targets, on the CPU; None if the update has no batch left for this process."""
 
     def state(self) -> dict[str, Any]:
-        """Returns the position in the stream, including `epoch`; the same in all processes."""
+        """Returns the position in the stream, including `epoch`. It is the same in all processes."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Moves to the position where `state` was taken."""
 
 
 class BatchIterator(LocalBatches, Protocol):
-    """The batches of all processes, in an order that is the same in every process."""
+    """Stream of the batches of all processes, in the same order in every process."""
 
     def __next__(self) -> Batch:
         """Returns the next batch, with targets, on the CPU."""
 
     def skip(self) -> None:
-        """Skips a batch without making it."""
+        """Skips a batch without creating it."""
 
 
 class _Prepared(NamedTuple):
-    """A batch of this process, and the position of the stream before it."""
+    """A batch for this process, and the stream position before it."""
 
     state: dict[str, Any]
     epoch: int
@@ -52,11 +52,11 @@ class _Prepared(NamedTuple):
 
 
 class ReadAhead(AbstractContextManager["ReadAhead"]):
-    """Reads the batches of this process ahead of time; `epoch` and `state` are the position before the next batch.
+    """Reads this process's batches ahead of time; `epoch` and `state` refer to the position before the next batch.
 
-    The `per_update` batches of an update are dealt out to the processes in turn, starting with process 0. So the same
-    batches make the same update with any number of processes; some processes may have one batch less, or none. An error
-    of the stream is raised when its batch is asked for. For CUDA, batches are in pinned memory.
+    The `per_update` batches of an update are dealt out to the processes in turn, starting with process 0. The same
+    batches therefore make the same update with any number of processes; some processes may get one batch less, or none.
+    An error in the stream is raised when its batch is requested. For CUDA, batches are in pinned memory.
     """
 
     def __init__(self, stream: BatchIterator, device: torch.device, per_update: int = 1) -> None:
@@ -94,7 +94,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         self._stream.restore(state)
 
     def pause(self) -> None:
-        """Ends the thread until the next batch is asked for; a process that forks should have no other thread."""
+        """Ends the thread until the next batch is requested; a process that forks should have no other threads."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -115,7 +115,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         state = self._stream.state()
         epoch = self._stream.epoch
         batch = None
-        # One batch for each process; at the end of an update maybe only for the first ones.
+        # One batch for each process or, at the end of an update, only for the first ones.
         dealt = min(self._left_in_update, processes.size())
         self._left_in_update -= dealt
         if self._left_in_update == 0:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the progress of a training.
+"""Learning-rate schedules: pure functions of training progress.
 
 To add a schedule, write a class with a `kind` and a `rate`, and name it in `Schedule`.
 """
@@ -13,22 +13,22 @@ from nmtkit.core.settings import Field, Settings, model_validator
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of a training before an update."""
+    """Training progress before an update."""
 
     update: int
-    """Number of the coming update, from 1."""
+    """Number of the next update, from 1."""
     epoch: int = 0
     """Number of complete epochs."""
     improvements: Sequence[bool] = ()
     """For each validation so far, oldest first, whether it was better than all earlier ones."""
     share: float = 0.0
-    """Share of the whole training that will be done after the coming update, from 0 to 1: the larger of
-    update / max_updates and time / max_minutes, assuming that the update takes the average time."""
+    """Share of the whole training that will be done after the next update, from 0 to 1: the larger of update /
+    max_updates and time / max_minutes, assuming that the update takes the average time."""
 
 
 class _WarmUp(Settings):
     warmup: int = Field(default=0, ge=0)
-    """Updates in which the rate rises linearly from zero to its maximum; not with `over: budget`."""
+    """Number of updates in which the rate rises linearly from zero to its maximum; not allowed with `over: budget`."""
 
 
 class Constant(_WarmUp):
@@ -42,12 +42,12 @@ class Constant(_WarmUp):
 
 
 class Noam(_WarmUp):
-    """Vaswani et al. 2017, equation 3; `lr` is a factor on it (1 in the paper)."""
+    """Vaswani et al. 2017, equation 3, multiplied by `lr` (1 in the paper)."""
 
     kind: Literal["noam"] = "noam"
     warmup: int = Field(default=4000, ge=1)
     size: int = Field(ge=1)
-    """d_model of the paper: the model's hidden_size."""
+    """d_model in the paper: the model's hidden_size."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Returns lr * size^-0.5 * min(update^-0.5, update * warmup^-1.5)."""
@@ -72,19 +72,19 @@ class InverseSqrt(_WarmUp):
 
 
 class DecayToZero(_WarmUp):
-    """A schedule that ends with a rate of zero: at a given update, or at the end of the training's budget.
+    """Schedule that ends with a rate of zero: at a given update, or at the end of the training budget.
 
-    `over: budget` uses `TrainingProgress.share`, so that the rate falls to zero on a slow machine as on a fast one.
+    `over: budget` uses `TrainingProgress.share`, so the rate falls to zero on slow and fast machines alike.
     """
 
     over: Literal["updates", "budget"] = "updates"
-    """Length of the schedule: `updates`; or the budget, which is training.max_updates or training.max_minutes (for a
-    stage, its part of them), whichever is used up first. If a run is resumed with higher limits, the new budget counts,
-    and a rate that had fallen rises again."""
+    """Length of the schedule. updates: the setting `updates`. budget: training.max_updates or training.max_minutes (for
+    a stage, its share of them), whichever is used up first. If a run is resumed with higher limits, the new budget
+    counts, and a rate that had fallen rises again."""
     updates: int | None = Field(default=None, ge=1)
-    """Update at which the rate reaches zero, unless the warm-up ends later; not with `over: budget`."""
+    """Update at which the rate reaches zero, unless the warm-up ends later; not allowed with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
-    """With `over: budget`: share of the budget in which the rate rises linearly from zero to `lr`, e.g. 0.1."""
+    """Share of the budget in which the rate rises linearly from zero to `lr`, e.g. 0.1; only with `over: budget`."""
 
     @model_validator(mode="after")
     def _one_measure(self) -> "DecayToZero":
@@ -100,16 +100,16 @@ class DecayToZero(_WarmUp):
 
     @property
     def end(self) -> int | None:
-        """Update at which the rate is zero, always after the warm-up; None over the budget."""
+        """Update at which the rate is zero, always after the warm-up; None with `over: budget`."""
         if self.updates is None:
             return None
         return max(self.updates, self.warmup + 1)
 
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
-        """Returns the shares of the warm-up and of the decay, which follows it, that are done; both in [0, 1].
+        """Returns how much of the warm-up, and of the decay after it, is done; both in [0, 1].
 
-        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup). Over the budget the
-        same formulas hold with `share` for the update, and 1 for the updates.
+        Over updates, these are min(1, update / warmup) and (update - warmup) / (updates - warmup). Over a budget, the
+        same formulas apply with `share` as the update, and 1 as the number of updates.
         """
         position: float
         warmup: float
@@ -149,7 +149,7 @@ class CosineDecay(DecayToZero):
 
 
 class Plateau(_WarmUp):
-    """Halves the rate each time the validation score has stopped improving."""
+    """Halves the rate each time the validation score stops improving."""
 
     kind: Literal["plateau"] = "plateau"
     patience: int = Field(default=1, ge=1)
@@ -172,11 +172,11 @@ class LuongHalving(Settings):
     """Luong et al. 2015, section 4.1: the rate is constant for some epochs, then halved at regular intervals."""
 
     kind: Literal["luong_halving"] = "luong_halving"
-    """Kind of the schedule."""
+    """Kind of schedule."""
     after: int = Field(default=5, ge=0)
-    """Number of epochs (or updates) with the full rate; 5 in the paper, 8 with dropout."""
+    """Number of epochs (or updates) at the full rate; 5 in the paper, 8 with dropout."""
     every: int = Field(default=1, ge=1)
-    """Interval between two halvings; the first one is immediately after `after`."""
+    """Interval between two halvings; the first one comes immediately after `after`."""
     unit: Literal["epoch", "update"] = "epoch"
     """Unit of `after` and `every`."""
 

@@ -1,12 +1,12 @@
-"""Sharded training: each process has a part of every weight, of its gradient and of its optimizer state.
+"""Sharded training: each process holds a part of every weight, of its gradient and of its optimizer state.
 
 Rajbhandari et al. 2020, "ZeRO", section 5 (stage 3), with torch's `fully_shard`: the weights of a layer are gathered
-when it is computed, forward and backward, and freed again. Weights outside of layers, such as embeddings, stay gathered
-during a batch. All processes must compute the same layers equally often, because they wait for each other in each.
+for its forward and its backward pass, and freed again. Weights outside layers, such as embeddings, stay gathered during
+a batch. All processes must compute the same layers equally often, because they wait for each other in each layer.
 
-Every process needs memory for all weights before they are sharded, and when it validates. A state is gathered in the
-CPU memory of process 0 (twice 12 bytes per weight with Adam, twice 16 with an EMA) and written as one file, which any
-number of processes can read.
+Every process needs memory for all weights before they are sharded, and during validation. To save a state, it is
+gathered in the CPU memory of process 0 (twice 12 bytes per weight with Adam, twice 16 with an EMA) and written as one
+file, which any number of processes can read.
 """
 
 import warnings
@@ -37,7 +37,7 @@ def require_equal_shares(config: TrainingConfig, per_update: int) -> None:
 
 
 class Shards:
-    """The part of a model in this process; has the interface of `GradientSum` to add up gradients."""
+    """This process's part of a model; has the interface of `GradientSum` for summing gradients."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         # slow to import, and rarely needed
@@ -54,39 +54,39 @@ class Shards:
             )
         self._build = partial(type(model), model.config, model.sizes)
         processes.broadcast_tensors(list(get_weights(model).values()))
-        # The warning is about writing into a view, which nothing does.
+        # The warning is about writing into a view, which never happens here.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         self._mesh = init_device_mesh(device.type, (processes.size(),))
         for layer in cast(list[Any], transformer_layers(model)):
             if hasattr(layer, "cross_attention"):
-                # Called before the layer itself, as soon as the encoder states exist.
+                # Used before the layer itself, as soon as the encoder states exist.
                 fully_shard(layer.cross_attention.keys_values, mesh=self._mesh)
             fully_shard(layer, mesh=self._mesh)
         self.model: Any = fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)  # the losses are divided already
+                module.set_gradient_divide_factor(1.0)  # the losses are already divided
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
-        # another process may have used what this one did not
+        # another process may have used parameters that this one did not
         self.model.set_reduce_scatter_unused_params(True)
         for name in ("read", "predict", "logits"):  # training calls these instead of `forward`
             register_fsdp_forward_method(model, name)
         self._synchronize(False)
         self._weights: dict[str, Any] = dict(model.named_parameters())
         self.parameters: dict[str, nn.Parameter] = {}
-        """The parts in this process, cut along the first axis: plain tensors in the same memory."""
+        """This process's parts, cut along the first axis: plain tensors in the same memory."""
         for name, weight in self._weights.items():
             self.parameters[name] = nn.Parameter(weight.to_local().detach())
 
     def _synchronize(self, is_last: bool) -> None:
-        """Sets whether the next backward pass adds up gradients over processes and frees the gathered weights."""
+        """Sets whether the next backward pass sums gradients over processes and frees the gathered weights."""
         self.model.set_requires_gradient_sync(is_last)
         self.model.set_is_last_backward(is_last)
         self.model.set_reshard_after_backward(is_last, recurse=False)
 
     @contextmanager
     def last_backward(self) -> Iterator[None]:
-        """Context of the last backward pass of a batch, which adds up gradients over processes and shards them."""
+        """Context for the last backward pass of a batch, which sums gradients over processes and shards them."""
         self._synchronize(True)
         yield
         self._synchronize(False)
@@ -98,13 +98,13 @@ class Shards:
             weight.grad = None
 
     def norm(self, local_norm: Tensor) -> Tensor:
-        """Returns the norm over all processes, given the norm of the parts in this process."""
+        """Returns the norm over all processes, given the norm of this process's parts."""
         square = local_norm.square()  # ()
         processes.all_reduce_sum(square)
         return square.sqrt()
 
     def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the parts of this process of tensors in the shapes of weights; scalars stay whole."""
+        """Returns this process's parts of tensors that are shaped like weights; scalars stay whole."""
         rank = processes.rank()
         parts: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
@@ -117,9 +117,9 @@ class Shards:
         return parts
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Undoes `local_parts`: returns whole tensors on the CPU of process 0, and nothing in other processes.
+        """Undoes `local_parts`; returns whole tensors on the CPU in process 0, and nothing in other processes.
 
-        Names are names of weights, or end in one after a slash.
+        The tensors' names are weight names, or end in one after a slash.
         """
         whole: dict[str, Tensor] = {}
         for name, part in tensors.items():
@@ -144,7 +144,7 @@ class Shards:
             return cast(Tensor, distributed.full_tensor())
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the parts of the weights in this process, and all buffers."""
+        """Returns this process's parts of the weights, and all buffers."""
         parts: dict[str, Tensor] = {}
         for name, weight in get_weights(self.model).items():
             part = self.parameters.get(name, weight)
@@ -153,7 +153,7 @@ class Shards:
 
     @torch.no_grad()
     def whole_model(self) -> Model:
-        """Returns a new model with the current weights, whole in every process, for validation."""
+        """Returns a new model with all current weights in every process, for validation."""
         parts = self.weights()
         example = next(iter(self.parameters.values()))
         with SkipInit():
@@ -164,7 +164,7 @@ class Shards:
         return model
 
     def load(self, weights: Mapping[str, Tensor], path: Path) -> None:
-        """Assigns the weights of a whole model, as `assign_weights` does."""
+        """Assigns a whole model's weights, as `assign_weights` does."""
         values = dict(weights)
         for name, tensor in weights.items():
             if name not in self._weights or not tensor.ndim:  # a buffer

@@ -1,4 +1,7 @@
-"""The state of a training, and the steps that change it: update, report, validation, save, restore."""
+"""Training state, and the steps that change it: update, report, validation, save, restore.
+
+`loop.py` contains the loop that calls these steps.
+"""
 
 import math
 import time
@@ -40,16 +43,18 @@ from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.sharding import Shards
 
 _TRIM_EVERY = 20
-"""Updates on a CPU after which freed memory between tensors is returned to the system; more often costs speed."""
+"""Interval, in updates, at which a CPU run returns freed memory to the system. More often would cost speed."""
 
 _COMPARE_EVERY = 1000
-"""Updates after which the weights of all processes are compared; they are compared at every save, too."""
+"""Interval, in updates, at which the weights of all processes are compared. They are also compared at every save."""
 
 _FIRST_UPDATE_SHARE = 0.001
 """Assumed duration of the first update, as a share of max_minutes."""
 
 _GIVE_UP_AFTER = 10
-"""Number of consecutive updates without a finite loss that ends the training."""
+"""Number of consecutive updates with a non-finite loss or gradient after which training stops."""
+
+_SECONDS_PER_MINUTE = 60
 
 
 @dataclass(frozen=True)
@@ -59,22 +64,23 @@ class _PendingUpdate:
     update: int
     """Number of the update, from 1."""
     position: dict[str, Any]
-    """Position of its first batch in the stream."""
+    """Stream position of the update's first batch."""
     counts: dict[str, int]
-    """Normalizers of its sums."""
+    """Counts that normalize the sums."""
     numbers: Tensor
-    """`(n+2,)`: the n sums in `Trainer.normalizers`, the gradient norm, and 1 if the update was skipped, else 0."""
+    """`(n+2,)`: n sums in the order of `Trainer.normalizers`, the gradient norm, and 1 if the update was skipped, else
+    0."""
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Result of a validation, by which checkpoints are compared."""
+    """Validation result, by which checkpoints are compared."""
 
     update: int
     score: float
     """Value of `training.best_metric`, negated if lower values are better."""
     loss: float
-    """NaN if the validation gave no loss."""
+    """Validation loss, or NaN if none was computed."""
 
     @property
     def preference(self) -> tuple[float, float, int]:
@@ -83,7 +89,7 @@ class ValidationResult:
 
 
 class Trainer:
-    """The state of a training, and its steps. `train` calls them in order; tuning measures `make_update`."""
+    """Training state and steps. `train` calls the steps in order; tuning measures `make_update`."""
 
     def __init__(
         self,
@@ -101,7 +107,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self.device = device
         self.world_size_at_start = processes.size()
-        """Number of processes, each with `accumulate` batches per update, when the training was started."""
+        """Number of processes, each with `accumulate` batches per update, when training was started."""
         prepare_layers(model, config, device)
         optimizers.freeze(model, config.freeze)
         self.shards = Shards(model, device) if config.shard and processes.size() > 1 else None
@@ -109,7 +115,7 @@ class Trainer:
         self.parameters = {
             name: parameter for name, parameter in parameters.items() if parameter.requires_grad
         }
-        self._layers_above = optimizers.layers_below_top(self.parameters)
+        self._layers_below_top = optimizers.layers_below_top(self.parameters)
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
         self.gradients = UpdateGradients(
@@ -134,8 +140,8 @@ class Trainer:
         self._clock = clock
         self._started_at = clock()
         self._earlier_seconds = 0.0  # of earlier sessions
-        self._update_seconds = 0.0  # of the updates since the last report
-        # Decisions that depend on time must be the same in all processes, so these are the times of process 0:
+        self._update_seconds = 0.0  # of updates since the last report
+        # Decisions that depend on time must be the same in all processes, so these are process 0's times:
         self._elapsed = 0.0  # at the end of the last update
         self._elapsed_at_previous_update = 0.0
         self._validation_seconds = 0.0  # of the last validation
@@ -155,8 +161,8 @@ class Trainer:
     def is_validation_due(self) -> bool:
         """Whether to validate after this update.
 
-        With `max_minutes`, the last validation must end in time. The first validation, after half of the time at the
-        latest, shows how long one takes.
+        With `max_minutes`, the last validation must end in time. To measure how long a validation takes, the first one
+        comes after half of the time at the latest.
         """
         is_regular = self.update % self.config.validate_every == 0
         minutes = self.config.max_minutes
@@ -164,13 +170,15 @@ class Trainer:
             return is_regular
         elapsed = self._elapsed_at_previous_update
         if not self.validations:
-            return is_regular or elapsed >= 30 * minutes
+            half_of_time = minutes * _SECONDS_PER_MINUTE / 2
+            return is_regular or elapsed >= half_of_time
         # There must be time for this validation and for another one at the end.
-        is_in_time = elapsed + 2 * self._validation_seconds < 60 * minutes
+        end = elapsed + 2 * self._validation_seconds
+        is_in_time = end < minutes * _SECONDS_PER_MINUTE
         return is_regular and is_in_time
 
     def improvements(self) -> list[bool]:
-        """For each validation, returns whether it was better than all earlier ones: by score, and if equal, by loss."""
+        """Returns for each validation whether it was better than all earlier ones, by score and, if equal, by loss."""
         improvements = []
         best = (-math.inf, -math.inf)
         for result in self.validations:
@@ -180,7 +188,11 @@ class Trainer:
         return improvements
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
-        """Returns why training stops before the next update, or None if it goes on. The same in all processes."""
+        """Returns why training stops before the next update, or None if it continues.
+
+        All processes must call this method together: it synchronizes the request to stop and the elapsed time, so that
+        all of them decide alike.
+        """
         config = self.config
         if config.max_updates and self.update >= config.max_updates:
             return "max_updates"
@@ -195,11 +207,12 @@ class Trainer:
             return "patience"
         is_out_of_time = False
         elapsed = 0.0
-        # The clocks of the processes differ, and so would their learning rates: the clock of process 0 counts.
+        # Clocks differ between processes, and so would decisions and learning rates: the clock of process 0 counts.
         if processes.rank() == 0:
             elapsed = self._elapsed
             end = self.seconds + self._validation_seconds  # with a last validation
-            is_out_of_time = config.max_minutes is not None and end >= 60 * config.max_minutes
+            if config.max_minutes is not None:
+                is_out_of_time = end >= _SECONDS_PER_MINUTE * config.max_minutes
         is_interrupted = stop is not None and stop()
         numbers = processes.max_over_ranks([is_interrupted, is_out_of_time, elapsed])
         any_interrupted, any_out_of_time, self._elapsed = numbers
@@ -210,7 +223,7 @@ class Trainer:
         return None
 
     def make_update(self) -> None:
-        """Makes an update: draws batches, adds up their gradients, clips them, steps.
+        """Makes an update: draws batches, adds up their gradients, clips them and runs an optimizer step.
 
         Does not wait for the device; `report` reads the numbers later.
         """
@@ -218,14 +231,14 @@ class Trainer:
         config = self.config
         if config.unfreeze_every:
             for name, parameter in self.parameters.items():
-                is_unfrozen = self.update >= config.unfreeze_every * self._layers_above[name]
+                is_unfrozen = self.update >= config.unfreeze_every * self._layers_below_top[name]
                 parameter.requires_grad_(is_unfrozen)
         position = self.stream.state()
         epoch = self.stream.epoch
         per_update = config.accumulate * self.world_size_at_start
         per_process = -(-per_update // processes.size())  # rounded up
         drawn = [next(self.stream) for _ in range(per_process)]
-        # some processes may have one less
+        # some processes may have one batch less
         batches = [batch for batch in drawn if batch is not None]
         counts = self.gradients.count(batches)
         self.lr = config.schedule.rate(config.lr, self._progress(epoch))
@@ -244,7 +257,7 @@ class Trainer:
         if self.shards:
             norm = self.shards.norm(norm)
         clip_grads_with_norm_(self.parameters.values(), config.clip_norm or math.inf, norm)
-        # An update that is not finite is skipped, so that a single bad batch does no harm.
+        # An update with a non-finite loss or gradient is skipped, so that a single bad batch does no harm.
         is_bad = ~torch.isfinite(norm + sums.sum())  # ()
         optimizers.skippable_step(is_bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
@@ -271,11 +284,12 @@ class Trainer:
         self._update_seconds += self._clock() - begin
 
     def _progress(self, epoch: int) -> TrainingProgress:
-        """Returns how far training will be after the next update."""
+        """Returns the progress of training after the next update."""
         if self.update:
             seconds_per_update = self._elapsed / self.update
         else:
-            seconds_per_update = _FIRST_UPDATE_SHARE * 60 * (self.config.max_minutes or 0.0)
+            minutes = self.config.max_minutes or 0.0
+            seconds_per_update = _FIRST_UPDATE_SHARE * _SECONDS_PER_MINUTE * minutes
         seconds = self._elapsed + seconds_per_update + self._validation_seconds
         share = self.config.share(self.update + 1, seconds) or 0.0
         return TrainingProgress(
@@ -283,7 +297,7 @@ class Trainer:
         )
 
     def report(self) -> Step:
-        """Reads the numbers of the updates since the last report."""
+        """Reads the numbers of all updates since the last report and returns the event."""
         begin = self._clock()
         rows = torch.stack([pending.numbers for pending in self.unreported]).tolist()
         # reading waits for the device to finish the updates
@@ -301,7 +315,7 @@ class Trainer:
             finite_updates.append((update, sums))
         tokens = sum(update.counts["tokens"] for update in self.unreported)
         loss, terms = self._mean_losses(finite_updates)
-        (halved,) = processes.max_over_ranks([self.gradients.halved])
+        (oom_splits,) = processes.max_over_ranks([self.gradients.oom_splits])
         step = Step(
             update=self.update,
             epoch=self.stream.epoch,
@@ -313,17 +327,17 @@ class Trainer:
             grad_norm=self._grad_norm,
             seconds=self.seconds,
             skipped=len(self.unreported) - len(finite_updates),
-            halved=int(halved),
+            halved=int(oom_splits),
         )
         self.unreported = []
         self._update_seconds = 0.0
-        self.gradients.halved = 0
+        self.gradients.oom_splits = 0
         return step
 
     def _mean_losses(
         self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]
     ) -> tuple[float, dict[str, float]]:
-        """Returns the mean loss of these updates, given with their sums, and the metrics of the objectives."""
+        """Returns the mean loss of updates, each given with its sums, and the metrics of the objectives."""
         means: dict[str, float] = {}
         for number, (name, normalizer) in enumerate(self.normalizers.items()):
             if not updates:
@@ -333,7 +347,7 @@ class Trainer:
             count = sum(update.counts[normalizer] for update, _ in updates)
             means[name] = total / max(1, count)
 
-        # The sum named LOSS is weighted already; the other losses are not.
+        # The sum named LOSS already contains the weights of its objectives; the other losses do not.
         loss = means.get(LOSS, 0.0)
         terms: dict[str, float] = {}
         for objective in self.objectives:
@@ -344,7 +358,12 @@ class Trainer:
         return loss, terms
 
     def _not_finite(self, update: _PendingUpdate) -> str:
-        place = ", ".join(
+        """Returns the error message for too many consecutive updates that are not finite.
+
+        The position in the data is that of `update`. The culprit is located with the batch drawn last, the only one
+        that is kept; it may belong to a later update.
+        """
+        position = ", ".join(
             f"{key} {value}" for key, value in update.position.items() if isinstance(value, int)
         )
         cause = "another process has it"
@@ -355,20 +374,20 @@ class Trainer:
                 cause = locate_non_finite(model, lambda: model(batch, keep=batch.loss_mask))
         return (
             f"update {update.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
-            f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "
+            f"last bad batch is the one at {position} of the training data; {cause}. Lower training.lr, lengthen the "
             "warmup, set training.clip_norm, or use precision fp32; then continue from the last save with --resume"
         )
 
     def whole_model(self) -> Model:
-        """Returns the model; if this process has only a part of it, a copy with all weights."""
+        """Returns the model, or a copy with all weights if this process has only a part of it."""
         return self.shards.whole_model() if self.shards else self.model
 
     def local_parts(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Returns those parts of optimizer tensors, or of averaged weights, that belong to this process."""
+        """Returns this process's parts of optimizer tensors or averaged weights."""
         return self.shards.local_parts(tensors) if self.shards else tensors
 
     def validate(self, evaluate: Callable[[Model], dict[str, float]]) -> Evaluated:
-        """Evaluates the model, with averaged weights if there are any, and saves them if they are to be kept."""
+        """Evaluates the model, with averaged weights if there are any, and saves the weights if they are to be kept."""
         averaged = self.ema.applied() if self.ema else nullcontext()
         begin = self._clock()
         if self.device.type == "cpu":
@@ -377,7 +396,7 @@ class Trainer:
             model = self.whole_model().eval()
             local_metrics = evaluate(model)
             self.model.train()
-            # All processes go by the metrics and the time of process 0.
+            # All processes use process 0's metrics and time.
             local_seconds = self._clock() - begin
             metrics, self._validation_seconds = processes.broadcast_object(
                 (local_metrics, local_seconds)
@@ -406,7 +425,7 @@ class Trainer:
         return Evaluated(update=self.update, metrics=metrics, best=is_best, seconds=self.seconds)
 
     def save(self) -> Saved:
-        """Saves the full state; `BackgroundCheckpoints` write it later, see their `wait`."""
+        """Saves the full state. `BackgroundCheckpoints` writes it in the background; see its `wait`."""
         if not self.shards:
             require_same_weights(self.parameters, self.update)
         weights = self.shards.weights() if self.shards else get_weights(self.model)
@@ -438,8 +457,11 @@ class Trainer:
         self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 
-    def stopped(self, reason: Reason) -> Stopped:
-        """Returns the last event: why and where training ends, before a last validation, for which there is time."""
+    def stop_event(self, reason: Reason) -> Stopped:
+        """Returns the last event, which describes why and where training ends.
+
+        Called before a last validation, whose expected duration is included in the schedule's progress.
+        """
         seconds = self.seconds
         if not self.is_validated:
             seconds += self._validation_seconds
@@ -454,7 +476,7 @@ class Trainer:
         )
 
     def restore(self, seed: int) -> Resumed:
-        """Loads the state that `save` wrote; `seed` is for processes that did not exist then."""
+        """Loads the state that `save` wrote; `seed` seeds processes that did not exist then."""
         tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:

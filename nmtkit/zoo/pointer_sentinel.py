@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
-from nmtkit.layers.copying import MIN_SHARE
+from nmtkit.layers.copying import MIN_PROBABILITY
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.abilities import Copying
@@ -34,22 +34,22 @@ class PointerSentinelConfig(RecurrentLMConfig):
     kind: Literal["pointer_sentinel"] = "pointer_sentinel"
     """Which model."""
     window: int = Field(default=100, ge=1)
-    """The number of words that can be repeated, L: the last ones."""
+    """Number of most recent words that can be copied (L)."""
 
 
 @dataclass(frozen=True)
 class PointerSentinelState(RnnLMState):
-    """What has been read, and the window."""
+    """The recurrent state and the window."""
 
     states: Tensor
-    """The states of the last L words `(N,L,H)`, the present one last."""
+    """States of the last L words `(N,L,H)`, the current one last."""
     words: Tensor
-    """The words `(N,L)`; PAD where there was none."""
+    """The words `(N,L)`; PAD for missing ones."""
 
 
 @dataclass(frozen=True)
 class PointerOutput(ModelOutput):
-    """The state, g as `copy_gate`, and where it points."""
+    """The state, g as `copy_gate`, and the pointer weights."""
 
     _: KW_ONLY
     weights: Tensor
@@ -60,7 +60,7 @@ class PointerOutput(ModelOutput):
 
 @MODELS.register("pointer_sentinel")
 class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
-    """An LSTM that points at earlier words, or by a sentinel at the vocabulary; see the head of this file."""
+    """An LSTM that points to earlier words, or with its sentinel to the vocabulary; see the module docstring."""
 
     Config = PointerSentinelConfig
 
@@ -85,7 +85,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[PointerOutput, PointerSentinelState]:
-        """One word, which takes the place of the oldest in the window."""
+        """Reads one word, which replaces the oldest in the window."""
         assert isinstance(state, PointerSentinelState)
         output, after = super().advance(tokens, state, memory, cache)
         states = torch.cat([state.states[:, 1:], output.features[:, None]], 1)
@@ -95,7 +95,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         return pointing, PointerSentinelState(after.hidden, after.cell, states, words)
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> PointerOutput:
-        """All words at once: of all energies `(B,T,T)` each word takes those of its window."""
+        """Reads all words at once; each word selects its window from all energies `(B,T,T)`."""
         states = super().unroll(batch, memory).features  # (B,T,H)
         length = states.shape[1]
         places = torch.arange(length, device=states.device)[:, None]
@@ -108,7 +108,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         return self._pointing(states, energies, words)
 
     def copyable(self, output: ModelOutput, memory: Memory) -> tuple[Tensor, Tensor]:
-        """The weights and the words of the window."""
+        """Returns the weights and the words of the window."""
         assert isinstance(output, PointerOutput)
         return output.weights, memory.columns_of(output.words).flatten(0, -2)
 
@@ -123,5 +123,5 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         shares = torch.softmax(whole, -1, dtype=at_least_float32(whole))
         weights, gate = shares[..., :-1], shares[..., -1:]
         # 1 - g without its rounding
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_SHARE)
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_PROBABILITY)
         return PointerOutput(states, None, gate, weights=weights, words=words)

@@ -14,6 +14,7 @@ from nmtkit.layers.attention import (
     Additive,
     Attention,
     CoveredAdditive,
+    Gathering,
     LocalM,
     LocalP,
     ScoreKind,
@@ -176,9 +177,9 @@ def test_gathering_a_window_changes_nothing(
     shapes = (3, queries, 4), (3, columns, value_size(score)), (3, queries)
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     results = []
-    for choice in ((False, False), (True, False), (True, True)):
+    for choice in Gathering:
         monkeypatch.setattr(
-            attention.window, "should_gather", lambda queries, length, costly, choice=choice: choice
+            attention.window, "gathering", lambda queries, length, costly, choice=choice: choice
         )
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
@@ -195,20 +196,23 @@ def test_gathering_a_window_changes_nothing(
 def test_when_windows_are_gathered() -> None:
     """A window of 21: additive energies are gathered from a source of 42 on, products from 84 on if queries are few."""
     assert [SCORES.get(score).costly for score in ("dot", "additive")] == [False, True]
-    should_gather = LocalM(10).should_gather
-    assert [should_gather(1, length, False) for length in (41, 42, 83, 84)] == [
-        (False, False)
-    ] * 3 + [(True, True)]
-    assert [should_gather(queries, 200, False) for queries in (16, 17)] == [
-        (True, True),
-        (False, False),
+    gathering = LocalM(10).gathering
+    assert [gathering(1, length, False) for length in (41, 42, 83, 84)] == [
+        Gathering.NONE,
+        Gathering.NONE,
+        Gathering.NONE,
+        Gathering.KEYS_AND_VALUES,
     ]
-    assert [should_gather(17, length, True) for length in (41, 42, 200)] == [
-        (False, False),
-        (True, False),
-        (True, False),
+    assert [gathering(queries, 200, False) for queries in (16, 17)] == [
+        Gathering.KEYS_AND_VALUES,
+        Gathering.NONE,
     ]
-    assert should_gather(5, 84, True) == (True, True)
+    assert [gathering(17, length, True) for length in (41, 42, 200)] == [
+        Gathering.NONE,
+        Gathering.KEYS,
+        Gathering.KEYS,
+    ]
+    assert gathering(5, 84, True) is Gathering.KEYS_AND_VALUES
 
 
 def test_the_centre_learns_by_the_gaussian_alone() -> None:

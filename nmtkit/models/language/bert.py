@@ -1,14 +1,14 @@
 """BERT: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding".
 
-The encoder of a Transformer (section 3) over the sum of word, segment and position vectors (figure 2), normalized. Two
-heads read its last states h (section 3.1; h_1 is at BOS, which stands for [CLS]; EOS stands for [SEP]):
+A Transformer encoder (section 3) over the normalized sum of word, segment and position vectors (figure 2). Two heads
+read its last states h (section 3.1; h_1 is at BOS, which serves as [CLS]; EOS serves as [SEP]):
 
     P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word vectors
     P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: is next; class 1: is not
 
 The encoder's weights have the same names as in `nmtkit.models.transformer`, so that they can initialise that model.
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 from collections import OrderedDict
@@ -26,19 +26,20 @@ from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Standard deviation of new embeddings. The published model initialises its layers with it too, which only suits wide
-layers."""
+"""Standard deviation of new embeddings. The published model also initialises its layers with this value, which suits
+only wide layers."""
 
 
 class StackConfig(LayersConfig):
-    """One stack of layers, in BERT and the papers after it."""
+    """Settings of a single stack of layers, as in BERT and later papers."""
 
     layers: Depth = Field(default=4, ge=1)
-    """Layers."""
+    """Number of layers."""
     norm: Literal["pre", "post"] = "post"
-    """Normalize after each sub-layer as in the paper, or before it, which trains without a long warm-up."""
+    """Position of normalizations: after each sub-layer as in the paper, or before it, which trains without a long
+    warm-up."""
     activation: Activation = "gelu"
-    """Activation of the feed-forward part."""
+    """Activation of the feed-forward networks."""
 
 
 class EncoderConfig(StackConfig):
@@ -47,16 +48,16 @@ class EncoderConfig(StackConfig):
     embedding_size: Width | None = Field(default=None, ge=1)
     """Size of the embeddings, which a linear layer maps to hidden_size. Default: hidden_size, without that layer."""
     max_positions: Width = Field(default=512, ge=1)
-    """Number of learned positions: the longest text, in tokens with BOS and EOS."""
+    """Number of learned positions, which limits the text length in tokens including BOS and EOS."""
     segments: int = Field(default=2, ge=1, le=1000)
-    """Number of segments that a text can have."""
+    """Maximum number of segments in a text."""
 
 
 class BertConfig(EncoderConfig):
-    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+    """The defaults suit small corpora; BERT-base has sizes 768 and 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
 
     kind: Literal["bert"] = "bert"
-    """Which model."""
+    """The model."""
     next_sentence: bool = False
     """Whether the model has a head for the objective next_sentence, whose texts have two segments."""
 
@@ -83,7 +84,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         self.src_embedding = nn.Embedding(sizes["tgt"], embedding_size)
         self.src_positions = LearnedPositions(embedding_size, config.max_positions)
         self.segment_embedding = nn.Embedding(config.segments, embedding_size)
-        # So far the three tables are the only parameters.
+        # At this point, the three tables are the only parameters.
         for table in self.parameters():
             nn.init.normal_(table, std=INITIAL_STD)
         self.src_embedding_norm = nn.LayerNorm(embedding_size, epsilon)
@@ -94,7 +95,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         self.encoder_norm = nn.LayerNorm(width, epsilon) if config.norm == "pre" else nn.Identity()
 
     def encode(self, batch: Batch) -> Tensor:
-        """Returns the states of the last layer, `(B, S, H)`."""
+        """Returns the last layer's states, `(B, S, H)`."""
         inputs = batch.inputs
         ids = inputs.ids  # (B, S)
         segments = inputs.segments  # (B, S)
@@ -110,7 +111,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         """Returns the states `(b, s, H)` of some texts `(b, s)` of a batch, as a list of one tensor."""
         length = ids.shape[1]
         embedded = self.src_embedding(ids)  # (b, s, E)
-        # Figure 2: the sum of word, position and segment.
+        # Figure 2: the sum of word, position and segment vectors.
         embedded = embedded + self.src_positions(length) + self.segment_embedding(segments)
         embedded = self.src_embedding_norm(embedded)
         embedded = self.dropout(embedded)
@@ -120,7 +121,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         return [self.encoder_norm(states)]
 
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the vector of the first segment to the positions, for models without segments."""
+        """Adds the first segment's vector to the positions, for models without segments."""
         if name == "encoder":
             weights["src_positions.table"] = (
                 self.src_positions.table + self.segment_embedding.weight[0]
@@ -130,14 +131,14 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
 
 @MODELS.register("bert")
 class Bert(AuxiliaryHead, PretrainedEncoder):
-    """An encoder and its heads; see the head of this file."""
+    """The encoder and its heads; see the module docstring."""
 
     Config = BertConfig
 
     def __init__(self, config: BertConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         vocabulary_size, embedding_size = self.src_embedding.weight.shape
-        # P(w_i) at the head of this file.
+        # P(w_i) in the module docstring
         width = config.hidden_size
         layers = OrderedDict[str, nn.Module]()
         layers["dense"] = nn.Linear(width, embedding_size)
@@ -152,16 +153,16 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
             self.next_sentence = nn.Linear(width, 2)
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """Returns the states of all positions, `(B, S, H)`. There is no memory."""
+        """Returns the states at all positions, `(B, S, H)`. There is no memory."""
         return ModelOutput(self.encode(batch)), None
 
     @classmethod
     def auxiliary_objective(cls, config: BertConfig) -> str:
-        """Returns the name of the objective for next sentences; empty without a head for it."""
+        """Returns the name of the objective for next sentences, or an empty string without a head for it."""
         return "next_sentence" if config.next_sentence else ""
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Returns logits `(B, 2)` of P(is next) at the head of this file: whether the second segment is the next."""
+        """Returns logits `(B, 2)` of P(is next): whether the second segment follows the first."""
         first_state = output.features[:, 0]  # (B, H), at BOS
         pooled = self.pooler(first_state)  # (B, H)
         pooled = torch.tanh(pooled)

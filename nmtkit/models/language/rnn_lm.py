@@ -1,20 +1,20 @@
-"""The LSTM language model: Zaremba et al. 2014, with the dropout of Gal and Ghahramani 2016 and one matrix for words.
+"""The LSTM language model of Zaremba et al. 2014, with the dropout of Gal and Ghahramani 2016 and tied embeddings.
 
 LSTM layers read the previous word; a softmax over the top layer's state predicts the next (Zaremba et al., section 3):
 
     x_t = E w_{t-1}        h_t^l = LSTM(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)        P(w_t) = softmax(W h_t^L + b)
 
-With `tie` W is E: Press and Wolf 2017; Inan et al. 2017, section 3.
+With `tie`, W is E: Press and Wolf 2017; Inan et al. 2017, section 3.
 
 Dropout is applied to x, between layers and to h^L, but not between time steps (Zaremba et al., section 3.1). Masks are
-sampled for each word, or with `variational` once per text and used at all its words (Gal and Ghahramani, section 4.2).
-Gal and Ghahramani also define `recurrent_dropout`, of h_{t-1}^l, and `word_dropout`, of words at all their occurrences.
-All texts of a batch share these two masks, so that they drop columns of the recurrent matrices and rows of E, which
-costs no time.
+sampled for each word or, with `variational`, once per text for all its words (Gal and Ghahramani, section 4.2). Gal and
+Ghahramani also define `recurrent_dropout`, which drops elements of h_{t-1}^l, and `word_dropout`, which drops all
+occurrences of a word. All texts of a batch share these two masks, which therefore drop columns of the recurrent
+matrices and rows of E at no cost.
 
-Every block of `batch.block_tokens` starts with a state of zeros; no state is carried from one block to the next.
+Every block of `batch.block_tokens` starts with a state of zeros; no state is carried over to the next block.
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 from collections.abc import Sequence
@@ -43,29 +43,29 @@ from nmtkit.models.base import (
 
 
 class RecurrentLMConfig(ModelConfig):
-    """The defaults suit small corpora; the large model of Zaremba et al. is 1500, 2 layers, dropout 0.65."""
+    """The defaults suit small corpora; the large model of Zaremba et al. has size 1500, 2 layers and dropout 0.65."""
 
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every layer; also the size of the embeddings."""
+    """Units of every layer, and size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
-    """Layers."""
+    """Number of layers."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Dropout rate on embeddings, between layers, and on the input of the output layer."""
+    """Dropout rate on embeddings, between layers, and on the output layer's input."""
     variational: bool = True
-    """Whether all words of a text have the same dropout mask. false: each word has a new one."""
+    """Whether all words of a text have the same dropout mask. With false, a mask is sampled for each word."""
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on the previous state that a layer reads, with one mask for a batch."""
+    """Dropout rate on the previous state that a layer reads, with one mask per batch."""
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the vocabulary whose embeddings are set to zero in a batch."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Whether embedding and output layer share one matrix."""
+    """Weights that share a matrix: none; or embedding and output layer (decoder)."""
 
 
 class RnnLMConfig(RecurrentLMConfig):
     """Settings of the LSTM language model."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """Which model."""
+    """The model."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class RnnLMState(DecoderState):
 
 @MODELS.register("rnn_lm")
 class RnnLM(Decoder[Memory, RnnLMState]):
-    """LSTM layers over the words so far; see the head of this file."""
+    """LSTM layers over the words so far; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = RnnLMConfig
 
@@ -136,7 +136,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
 
     def embed(self, words: Tensor) -> Tensor:
         """Returns the vectors `(B, T, H)` of words `(B, T)` in training, after word dropout and dropout."""
-        # Dropout scales the words that it keeps by 1 / (1 - rate).
+        # Dropout scales the remaining words by 1 / (1 - rate).
         weight = self.tgt_embedding.weight
         ones = torch.ones_like(weight[:, :1])  # (V, 1)
         scale_by_word = dropout(ones, self.rates.word_dropout, self.training)  # (V, 1)
@@ -151,7 +151,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         recurrent_weight: Tensor,
         biases: Sequence[Tensor],
     ) -> Tensor:
-        """Runs an LSTM layer over inputs `(B, T, H)`, with dropout of columns of its recurrent matrix `(4H, H)`."""
+        """Runs an LSTM layer over inputs `(B, T, H)`, dropping columns of its recurrent matrix `(4H, H)`."""
         hidden_size = recurrent_weight.shape[1]
         ones = torch.ones_like(recurrent_weight[:1])  # (1, H)
         column_scales = dropout(ones, self.rates.recurrent_dropout, training=True)  # (1, H)

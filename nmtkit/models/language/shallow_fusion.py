@@ -5,10 +5,10 @@ models score each word (equation 7),
 
     log p(y_t = k) = log p_TM(y_t = k) + beta log p_LM(y_t = k),
 
-and the search ranks hypotheses by these sums, which are not normalised. The language model reads an unknown word of the
-source as UNK, and scores a copy of it with the probability of UNK.
+and the search ranks hypotheses by these sums, which are not normalised. The language model reads an unknown source word
+as UNK, and scores a copy of it with the probability of UNK.
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutpu
 
 
 class ShallowFusion(JointDecoder):
-    """A translation model and a language model over the vocabulary of its target; see the head of this file.
+    """A translation model and a language model over the same target vocabulary; see the module docstring.
 
-    Attention is that of the translation model. There is no p_gen: in the sums, copying and generating are not separate.
+    The attention is the translation model's. There is no p_gen, since the sums do not separate copying from generating.
     """
 
     Config = CombinedConfig
@@ -52,7 +52,7 @@ class ShallowFusion(JointDecoder):
         translation_log_probs, language_log_probs = self._predictions(
             output, memory
         )  # (..., X), (..., V)
-        # Words outside of a shortlist have a log-probability of minus infinity, and zero times that is NaN.
+        # Words outside a shortlist have a log-probability of minus infinity, and zero times that is NaN.
         if self._weight == 0:
             return translation_log_probs
         size_with_copies = translation_log_probs.shape[-1]
@@ -64,7 +64,7 @@ class ShallowFusion(JointDecoder):
         return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 
     def predict(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the same sums: the search adds them up without normalising them."""
+        """Returns the same sums as `logits`: the search adds them up without normalising them."""
         return self.logits(output, memory)
 
     @override

@@ -1,13 +1,13 @@
-"""The Transformer as a language model: GPT, Radford et al. 2018, and GPT-2, Radford et al. 2019.
+"""Transformer language models: GPT (Radford et al. 2018) and GPT-2 (Radford et al. 2019).
 
-A stack of decoder layers without cross-attention, over the words so far (GPT: equation 2 of section 3.1):
+A stack of decoder layers without cross-attention reads the words so far (GPT: equation 2 of section 3.1):
 
     h_0 = U W_e + W_p        h_l = layer_l(h_{l-1})        P(u) = softmax(h_n W_e^T)
 
-GPT normalizes after each sub-layer. GPT-2 normalizes before it and once more after the last layer, and initialises the
-last weights of each residual branch smaller by 1 / sqrt(N), where N is the number of branches (section 2.3).
+GPT normalizes after each sub-layer. GPT-2 normalizes before it and again after the last layer; its initial weights in
+the last layer of each residual branch are smaller by 1 / sqrt(N), where N is the number of branches (section 2.3).
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 import math
@@ -40,31 +40,31 @@ from nmtkit.models.base import (
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Standard deviation of all new weights: section 4.1 of Radford et al. 2018."""
+"""Standard deviation of all initial weights: section 4.1 of Radford et al. 2018."""
 
 
 class TransformerLMConfig(LayersConfig):
-    """The defaults suit small corpora; GPT-2 small is 768, 3072, 12 heads, 12 layers, 1024 positions."""
+    """The defaults suit small corpora; GPT-2 small has sizes 768 and 3072, 12 heads, 12 layers and 1024 positions."""
 
     kind: Literal["transformer_lm"] = "transformer_lm"
-    """Which model."""
+    """The model."""
     layers: Depth = Field(default=4, ge=1)
-    """Layers."""
+    """Number of layers."""
     positions: Literal["learned", "sinusoidal"] = "learned"
-    """Position vectors: learned, or sines of fixed wavelengths, which have no longest text."""
+    """Position vectors: learned, or sinusoids of fixed wavelengths, which do not limit the text length."""
     max_positions: Width = Field(default=1024, ge=1)
     """Number of learned positions."""
     activation: Activation = "gelu_tanh"
-    """Activation of the feed-forward part; GPT and GPT-2 use gelu_tanh."""
+    """Activation of the feed-forward networks; GPT and GPT-2 use gelu_tanh."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Whether embedding and output layer share one matrix."""
+    """Weights that share a matrix: none; or embedding and output layer (decoder)."""
     output_bias: bool = False
     """Whether the output layer has a bias."""
 
 
 @MODELS.register("transformer_lm")
 class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memory, DecoderState]):
-    """Decoder layers over the words so far; see the head of this file."""
+    """Decoder layers over the words so far; see the module docstring."""
 
     Config = TransformerLMConfig
 
@@ -109,7 +109,7 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
-        """Runs one position of every hypothesis, or all positions of a prompt."""
+        """Processes one position of every hypothesis, or all positions of a prompt."""
         hypotheses = tokens.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         ids = tokens.view(-1, beam_size)  # (B, K)

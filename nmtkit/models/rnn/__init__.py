@@ -1,1 +1,1 @@
-"""Models that write with recurrent networks, one file per paper."""
+"""Models whose decoder is a recurrent network, one file per paper."""

@@ -9,10 +9,11 @@ layer after the previous word. All L layers read the context a_i:
     x^l = LSTM_l([x^{l-1}; a_i]) + x^{l-1},   l = 3 ... L                                          eq. 6
     p(w_i) = softmax(W_s x^L)
 
-Only the bottom layer depends on the attention of the previous step (section 3.3): in training each of the other layers
-reads the whole target in one call. The paper does not define the decoder's first state; here it is zero, also y_0.
+Only the bottom layer depends on the attention of the previous step (section 3.3), so in training each of the other
+layers reads the whole target in one call. The paper does not define the decoder's first state; here all of it is zero,
+including y_0.
 
-Letters as in `nmtkit.models.base`.
+Letters: as in `models/base.py`.
 """
 
 from typing import Any, Literal
@@ -45,14 +46,14 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class GnmtConfig(RecurrentConfig):
-    """The defaults suit small corpora; the paper has 8 layers, and 1024 units everywhere."""
+    """The defaults suit small corpora; the paper has 8 layers and 1024 units everywhere."""
 
     kind: Literal["gnmt"] = "gnmt"
-    """Which model."""
+    """The model."""
     layers: Depth = Field(default=4, ge=2)
-    """LSTM layers of the encoder, the bottom one in both directions, and of the decoder."""
+    """Number of LSTM layers in the encoder and in the decoder. The encoder's bottom layer reads both directions."""
     initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or as in the paper (uniform between -0.04 and 0.04)."""
+    """Initial weights: xavier, or as in the paper (uniform between -0.04 and 0.04)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "GnmtConfig":
@@ -74,7 +75,7 @@ class GnmtConfig(RecurrentConfig):
 
 @MODELS.register("gnmt")
 class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
-    """Attends, then runs all decoder layers; see the head of this file."""
+    """A decoder that attends, then runs all its layers; see the module docstring."""
 
     Config = GnmtConfig
 
@@ -134,14 +135,14 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
     def _decode(
         self, ids: Tensor, state: RecurrentState, memory: AttentionMemory
     ) -> tuple[ModelOutput, RecurrentState]:
-        """Runs equations 4 to 6 over words `(N, T)`: returns the outputs `(N, T, *)` and the state after all words."""
+        """Runs equations 4 to 6 over words `(N, T)`; returns the outputs `(N, T, *)` and the state after all words."""
         assert state.cell is not None, "an LSTM has memory cells"
         first_hidden = torch.split(state.hidden, 1, 1)  # L x (N, 1, H)
         first_cell = torch.split(state.cell, 1, 1)  # L x (N, 1, H)
         final_hidden: list[Any] = []
         final_cell: list[Any] = []
 
-        # Bottom layer, word by word: the attention for word i needs y_{i-1}. Equations 4 and 5.
+        # Equations 4 and 5: the bottom layer runs word by word, since the attention for word i needs y_{i-1}.
         sentences = len(memory.mask)
         hidden = first_hidden[0]
         cell: Tensor | None = first_cell[0]
@@ -165,13 +166,13 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         states = torch.stack(bottom_states, 1)  # (N, T, H), x^1
         contexts = torch.stack(step_contexts, 1)  # (N, T, H)
 
-        # The other layers, each over all words: equations 5 and 6.
+        # Equations 5 and 6: each of the other layers runs over all words at once.
         for number, layer in enumerate(self.decoder[1:], start=1):
             inputs = torch.cat([self.dropout(states), contexts], -1)  # (N, T, 2H)
             hidden = first_hidden[number]
             cell = first_cell[number]
             if ids.shape[1] == 1:
-                # One word: `rnn_step` has less overhead than torch's call for sequences.
+                # For a single word, `rnn_step` has less overhead than calling the layer.
                 hidden, cell = rnn_step(layer, inputs[:, 0], hidden, cell)  # (N, 1, H), (N, 1, H)
                 layer_states = hidden
             else:

@@ -8,32 +8,32 @@ decoder reads one word, then attends with its new state h_t to the article and t
     c_t   = sum_i a_ti h_i                              eq. 5
     d_t   = sum_{j<t} b_tj h_j,  b_tj ~= exp(h_t^T W' h_j)   eq. 6 to 8: earlier states of the decoder; d_1 = 0
 
-It generates a word of the vocabulary, or copies a word of the article with the weights a_t:
+It generates a word of the vocabulary, or copies a word of the article with the attention weights a_t:
 
     p(y | generate) = softmax(W_out [h_t; c_t; d_t] + b)     eq. 9
     p(x_i | copy)   = a_ti                                   eq. 10
     p(copy)         = sigmoid(W_u [h_t; c_t; d_t] + b_u)     eq. 11
     W_out           = tanh(W_emb W_proj)                     eq. 13
 
-The paper's u = 1 means that a word is copied. As in the other models, `copy_gate` is p_gen, 1 - p(copy).
+The paper's u = 1 means that a word is copied. As in other models, `copy_gate` is p_gen, 1 - p(copy).
 
-No state depends on earlier attention: training runs the LSTM once over the whole target, and all steps attend at once.
-In a quarter of the training steps the decoder reads its own prediction instead of the reference word (`own_words`, the
-paper's section 5). These predictions are made first, step by step and without gradient.
+No state depends on earlier attention, so training runs the LSTM once over the whole target, and all steps attend at
+once. In a quarter of the training steps the decoder reads its own prediction instead of the reference word
+(`own_words`, the paper's section 5). These predictions are made first, step by step and without gradient.
 
 Differences from the paper:
 
 * The paper trains the switch to copy unknown words and named entities, which a tagger finds. Here the switch is not
   supervised: the likelihood of a word is the sum over generating and copying it (eq. 12).
-* In the paper the first state of the decoder is "h_n" of the encoder. Here each direction gives its final state, the
-  backward direction at the first word, and the memory cells are used as well.
-* Eq. 3 divides the exponential of an energy by the sum of the exponentials of the same position in earlier steps, which
-  may overflow or be zero over zero. Here everything stays in logarithms: the *past* of a position, log(sum_j exp(e_j))
-  over the earlier steps, is subtracted from its energy.
-* The paper gives no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
-  encoder states and before the output layer.
+* In the paper the decoder's first state is the encoder's "h_n". Here it combines the final states of both directions
+  (the backward direction ends at the first word), and includes the memory cells.
+* Eq. 3 divides the exponential of an energy by the sum of the same position's exponentials in earlier steps, which may
+  overflow or give zero divided by zero. Here everything is computed with logarithms: a position's *past*,
+  log(sum_j exp(e_j)) over the earlier steps, is subtracted from its energy.
+* The paper gives no initialisation and no dropout. Initial weights are as in the other models; dropout is applied to
+  embeddings, to encoder states and before the output layer.
 
-Letters as in `nmtkit.models.rnn.recurrent`; Q are decoder states per sentence: K in search, T in training.
+Letters: as in `models/base.py`; Q is the number of decoder states per sentence: K in search, T in training.
 """
 
 import math
@@ -80,17 +80,17 @@ from nmtkit.models.rnn.recurrent import (
 )
 
 EMPTY_SUM = -math.inf
-"""The past of a position before the first step: the logarithm of an empty sum."""
+"""A position's past before the first step: the logarithm of an empty sum."""
 
 
 def penalize(energies: Tensor, past: Tensor) -> Tensor:
-    """Returns `log e'_ti` of equation 3, from energies `e_ti` and their past `(..., S)`, at first `EMPTY_SUM`."""
+    """Computes `log e'_ti`, eq. 3, from energies `e_ti` and their past, `(..., S)` each; see `EMPTY_SUM`."""
     # In the first step, equation 3 divides by one.
     return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
 
 
 def accumulated_before(energies: Tensor) -> Tensor:
-    """Returns the past of all steps, `(B, T, S)`, from their energies `(B, T, S)`."""
+    """Computes the past before each step, `(B, T, S)`, from the energies of all steps, `(B, T, S)`."""
     sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B, T-1, S)
     return F.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)  # (B, T, S)
 
@@ -98,7 +98,7 @@ def accumulated_before(energies: Tensor) -> Tensor:
 class IntraDecoderAttention(nn.Module):
     """Attends to the decoder's own earlier states: equations 6 to 8.
 
-    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of these states; zero in the first step.
+    The weights are a softmax of `e_tt' = h_t^T W h_t'` over all t' < t. The context in the first step is zero.
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -106,17 +106,17 @@ class IntraDecoderAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
 
     def forward(self, states: Tensor, earlier: Tensor, visible: Tensor) -> Tensor:
-        """Returns contexts `(B, Q, H)` of states `(B, Q, H)` over P earlier states `(B, P, H)`.
+        """Returns contexts `(B, Q, H)`, given states `(B, Q, H)` and P earlier states `(B, P, H)`.
 
-        `visible` `(B, Q, P)` or `(Q, P)`, bool, is True where an earlier state belongs to the same hypothesis. The
-        context of a state without visible earlier states is zero.
+        `visible` `(B, Q, P)` or `(Q, P)` is True for earlier states of the same hypothesis. A state without visible
+        earlier states has a context of zero.
         """
         energies = torch.matmul(self.query(states), earlier.transpose(1, 2))  # (B, Q, P)
         weights = masked_softmax(energies, visible)  # (B, Q, P)
         return torch.matmul(weights.to(earlier.dtype), earlier)  # (B, Q, H)
 
     def all_steps(self, states: Tensor) -> Tensor:
-        """Returns contexts `(B, T, H)` of all steps, each of which attends to the states `(B, T, H)` before it."""
+        """Returns contexts `(B, T, H)` for states `(B, T, H)`, each of which attends to the states before it."""
         steps = states.shape[1]
         visible = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(
             -1
@@ -125,22 +125,22 @@ class IntraDecoderAttention(nn.Module):
 
 
 class IntraAttentionConfig(RecurrentConfig):
-    """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout.
+    """The defaults suit small corpora; the paper has embeddings of size 100 (GloVe), 400 units and no dropout.
 
-    `hidden_size` is for the decoder; each direction of the encoder has half as many units.
+    `hidden_size` is the decoder's size; each direction of the encoder has half as many units.
     """
 
     kind: Literal["intra_attention"] = "intra_attention"
-    """Which model."""
+    """The model."""
     embedding_size: Width = Field(default=128, ge=1)
-    """Numbers per word, on either side."""
+    """Size of word vectors on both sides."""
     tie: Tie = "decoder"
-    """Which weights are shared: none; both embeddings (needs one vocabulary); target embedding and output layer, whose
+    """Weights that are shared: none; both embeddings (needs one vocabulary); target embedding and output layer, whose
     matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     copying: bool = True
     """Whether the decoder can copy words of the article, including unknown ones."""
     own_words: float = Field(default=0.25, ge=0, le=1)
-    """Probability, in training, that the decoder reads its own last word instead of the reference word."""
+    """Probability that the decoder reads its own last word instead of the reference word, in training."""
 
     @field_validator("hidden_size")
     @classmethod
@@ -164,12 +164,12 @@ class IntraAttentionMemory(AttentionMemory):
     """W_out of eq. 13, `(V, *)`, the same for all sentences; None if the output layer has a separate matrix."""
 
     def select(self, index: Tensor | slice) -> "IntraAttentionMemory":
-        """Selects sentences as `Rows.select`; W_out, whose rows are words, stays whole."""
+        """Selects sentences, as in `Rows.select`; W_out, whose rows are words, is not changed."""
         rows = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
         return replace(rows, output_weight=self.output_weight)
 
     def put(self, index: Tensor, other: "IntraAttentionMemory") -> None:
-        """Writes other sentences into these as `Rows.put`; W_out stays as it is."""
+        """Overwrites sentences with those of `other`, as in `Rows.put`; W_out is not changed."""
         rows = replace(self, output_weight=None)
         other_rows = replace(other, output_weight=None)
         super(IntraAttentionMemory, rows).put(index, other_rows)
@@ -177,10 +177,10 @@ class IntraAttentionMemory(AttentionMemory):
 
 @dataclass(frozen=True)
 class IntraAttentionState(RecurrentState):
-    """State of the decoder between two words; earlier states of the decoder are in the cache."""
+    """Decoder state between two words; the decoder's earlier states are in the cache."""
 
     past: Tensor
-    """Accumulated energies of the source positions, `(N, S)`; see `penalize`."""
+    """Accumulated energies of source positions, `(N, S)`; see `penalize`."""
 
 
 @MODELS.register("intra_attention")
@@ -189,7 +189,7 @@ class IntraAttention(
     ComputedOutput[IntraAttentionMemory, IntraAttentionState],
     RecurrentModel[IntraAttentionMemory, IntraAttentionState],
 ):
-    """Intra-temporal and intra-decoder attention with a pointer; see the head of this file."""
+    """Intra-temporal and intra-decoder attention with a pointer; see the module docstring."""
 
     Config = IntraAttentionConfig
 
@@ -215,12 +215,13 @@ class IntraAttention(
             self.projection = nn.Linear(embedding_size, features_size, bias=False)
         else:
             self.output = UnpackedLinear(features_size, sizes["tgt"], bias=False)
-        # W_out of eq. 13, kept for inference: see `finalize`
+        # W_out of eq. 13, cached for inference; see `finalize`
         self._cached_weight: Tensor | None = None
         self._caches_weight = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
-        # Rows of W_out with a length of about 3, as in Luong's model; with shorter rows the first updates gain less.
+        # W_out has rows of length about 3, as in Luong's model. With shorter rows, the first updates make less
+        # progress.
         std = 3 / math.sqrt(features_size)
         for module in (self.projection, self.output):
             if module is not None:
@@ -234,17 +235,17 @@ class IntraAttention(
 
     @torch.no_grad()
     def finalize(self, precision: Precision) -> None:
-        """Prepares inference, where W_out of eq. 13 does not change.
+        """Prepares for inference, in which W_out of eq. 13 does not change.
 
-        In float32 it is computed once and cached. In lower precision it becomes an ordinary output layer, which is then
-        converted like all other layers.
+        In float32, W_out is computed once and cached. In lower precision it becomes an ordinary output layer, which is
+        then converted like all other layers.
         """
         self._caches_weight = precision == "fp32"
         if self._caches_weight:
             return
         weight = self._output_weight()  # (V, 3H)
         vocabulary_size, features_size = weight.shape
-        # Without memory of its own, since its parameters are replaced.
+        # On the meta device, which allocates no memory: the parameters are replaced.
         output = nn.Linear(features_size, vocabulary_size, device="meta")
         output.weight = nn.Parameter(weight)
         output.bias = self.output_bias
@@ -299,7 +300,7 @@ class IntraAttention(
     def unroll(
         self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """Runs all steps at once; in training, after some words were replaced by the model's own predictions."""
+        """Runs all steps at once. In training, some words are first replaced by the model's own predictions."""
         words = batch.targets.shifted  # (B, T)
         if self.training and self.own_words:
             words = self._with_own_words(words, memory)
@@ -331,7 +332,7 @@ class IntraAttention(
 
     @property
     def _is_converted(self) -> bool:
-        """Whether `finalize` has made W_out an ordinary output layer, which has a bias."""
+        """Returns whether `finalize` has made W_out an ordinary output layer, which has a bias."""
         return self.output is not None and self.output.bias is not None
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -341,25 +342,25 @@ class IntraAttention(
         return words
 
     def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
-        """Returns energies `(B, Q, S)` of decoder states `(B, Q, H)`, eq. 2."""
+        """Computes the energies `(B, Q, S)` of eq. 2 for decoder states `(B, Q, H)`."""
         energies: Tensor = self.score(states, memory.keys)  # (B, Q, S)
-        # Sums over all steps need more digits than 16 bits have.
+        # 16 bits are not precise enough for sums over all steps.
         return energies.to(at_least_float32(energies))
 
     def _attend(
         self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory
     ) -> tuple[Tensor, Tensor]:
-        """Returns contexts `(B, Q, H)` and weights `(B, Q, S)`, eq. 3 to 5, of energies and their past `(B, Q, S)`."""
+        """Computes contexts `(B, Q, H)` and weights `(B, Q, S)`, eq. 3 to 5, from energies and past `(B, Q, S)`."""
         weights = masked_softmax(penalize(energies, past), memory.mask.unsqueeze(1))  # (B, Q, S)
         contexts = torch.matmul(weights.to(memory.values.dtype), memory.values)  # (B, Q, H)
         return contexts, weights
 
     def _join(self, features: Tensor, weights: Tensor) -> ModelOutput:
-        """Returns the output of features `[h; c; d]` `(..., 3H)` and weights `(..., S)`, with the gate of eq. 11."""
+        """Builds the output from features `[h; c; d]` `(..., 3H)` and weights `(..., S)`, with the gate of eq. 11."""
         features = self.dropout(features)
         copy_gate = None
         if self.switch is not None:
-            # The paper's switch is p(copy): the sigmoid of the negative is p_gen.
+            # The paper's switch is p(copy), so p_gen is the sigmoid of the negative logit.
             copy_logits = self.switch(features)  # (..., 1)
             copy_logits = copy_logits.to(at_least_float32(copy_logits))
             copy_gate = torch.sigmoid(-copy_logits)  # (..., 1)
@@ -367,14 +368,14 @@ class IntraAttention(
 
     @torch.no_grad()
     def _with_own_words(self, reference: Tensor, memory: IntraAttentionMemory) -> Tensor:
-        """Replaces some reference words `(B, T)` by the decoder's most probable words.
+        """Replaces some reference words `(B, T)` by the decoder's own predictions.
 
-        A prediction depends on the words read before, including replaced ones, so this runs step by step. All sentences
-        of a batch replace the same steps, so that the other steps do not need the output layer.
+        A prediction depends on the words read before it, including replaced ones, so this runs step by step. The same
+        steps are replaced in all sentences of a batch, so that the other steps need no output layer.
         """
         words = reference.clone()  # (B, T)
         sentences, steps = words.shape
-        # Sampled on the CPU, so that the program does not wait for the device.
+        # Sampled on the CPU, so that it does not have to wait for the device.
         is_replaced = torch.rand(steps - 1) < self.own_words  # (T-1,)
         cache = KVCache(sentences, 1, words.device)
         state = self.start(memory)
@@ -385,7 +386,7 @@ class IntraAttention(
             if replaces_next:
                 log_probs = self.predict(output, memory)  # (B, X)
                 words[:, step + 1] = log_probs.argmax(-1)
-        # Under autocast, older versions of torch cache the weights that were cast here without gradient, and would use
-        # them in the forward pass (pytorch issue 112583).
+        # Under autocast, older versions of torch would reuse in the forward pass the weights that were cast here
+        # without gradient (pytorch issue 112583).
         torch.clear_autocast_cache()
         return words

@@ -1,23 +1,23 @@
-"""Luong et al. 2015: the decoder updates, then attends; global and local attention, input feeding.
+"""Luong et al. 2015: a decoder that updates, then attends; global and local attention, input feeding.
 
-A stacked recurrent encoder gives one state per source word; its final states become the decoder's first, layer by
-layer. For each target word the decoder first updates its state h_t, then attends to the source with it:
+A stacked recurrent encoder gives one state per source word; its final states become the decoder's first states, layer
+by layer. For each target word the decoder first updates its state h_t, then attends to the source with it:
 
     c_t = attention(h_t, h)           section 3.1, global; section 3.2, local
     h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
     p(y_t) = softmax(W_s h~_t)        eq. 6 (with a bias, which the paper leaves out)
 
-With input feeding (section 3.3) h~_t is part of the decoder's next input. Without it, no step depends on the attention
-of an earlier step: training runs the decoder in one call over the whole target, and all its states attend at once.
+With input feeding (section 3.3), h~_t is part of the decoder's next input. Without it, no step depends on the attention
+of an earlier step, so training runs the decoder in one call over the whole target, and all its states attend at once.
 
 With `copying`, a gate computed from h~_t decides whether a word is copied from the source, as in See et al. 2017, eq. 8
-and 9. Copy weights are the weights of c_t, or those of a second attention with the query h~_t, as in OpenNMT-py's
+and 9. The copy weights are the weights of c_t, or those of a second attention with query h~_t, as in OpenNMT-py's
 summarizers.
 
-With `reverse_source` (section 4.1) weights, positions and windows are still in the original order of the source:
-`local_m` starts at its first word, as in the authors' own program.
+With `reverse_source` (section 4.1), weights, positions and windows still refer to the original order of the source:
+`local_m` starts at its first word, as in the authors' program.
 
-Letters as in `nmtkit.models.rnn.recurrent`.
+Letters: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
 """
 
 import math
@@ -55,39 +55,39 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class LuongConfig(StackedConfig):
-    """The defaults suit small corpora; the paper has 4 layers of 1000 and reads the source backwards."""
+    """The defaults suit small corpora; the paper has 4 layers of size 1000 and reads the source backwards."""
 
     kind: Literal["luong"] = "luong"
-    """Which model."""
+    """The model."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
     bridge: BridgeKind | Literal["relu"] = "copy"
-    """How the decoder's first state is computed from the encoder's final states: copy; tanh, linear or relu, which are
-    projections (relu also projects memory cells); or zero, not at all."""
+    """How the decoder's first state is computed from the encoder's final states: copied; projected with tanh, linear or
+    relu (which also projects memory cells); or zero, without using them."""
     score: ScoreKind = "general"
-    """Score of a decoder state and an encoder state; `additive` is the paper's concat."""
+    """Score that compares a decoder state with encoder states; `additive` is the paper's concat."""
     attention_size: Width = Field(default=256, ge=1)
-    """Units of an additive score; the other scores do not use it."""
+    """Hidden units of an additive score; other scores do not use this setting."""
     max_positions: Width = Field(default=1024, ge=1)
-    """The longest source, in tokens with EOS, for a location score; the other scores have no limit."""
+    """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
     window: WindowKind = "global"
     """Where a word may attend: everywhere; around its own position (local_m); or around a predicted one (local_p)."""
     window_size: Width = Field(default=10, ge=1)
-    """D: the number of source tokens on either side of the centre of a local window."""
+    """D: number of source tokens on each side of the centre of a local window."""
     hard_attention: bool = False
-    """Whether a word attends to a single position, sampled in training with the objective hard_attention."""
+    """Whether each word attends to a single position, sampled in training with the objective hard_attention."""
     input_feeding: bool = True
     """Whether the decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
     attentional_bias: bool = False
-    """Whether eq. 5 has a bias, as in Joey NMT; in the paper it has none."""
+    """Whether eq. 5 has a bias, as in Joey NMT; the paper has none."""
     attentional_activation: Literal["tanh", "none"] = "tanh"
-    """Activation of eq. 5; none, as in OpenNMT-py with an additive score."""
+    """Activation of eq. 5; none is for OpenNMT-py's decoder with an additive score."""
     copying: Literal["none", "shared", "own"] = "none"
-    """Whether the decoder can copy source words, including unknown ones: with its attention (shared), or with a second
-    attention (own), which is then the one shown."""
+    """Attention with which the decoder can copy source words, including unknown ones: none; its own (shared); or a
+    second one (own), which is then the one shown."""
     source_end: bool = True
-    """Whether the encoder reads EOS after the source. false, as in OpenNMT-py: nothing attends to it."""
+    """Whether encoder and decoder attend to the source's EOS. With false, as in OpenNMT-py, nothing attends to it."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
@@ -117,19 +117,19 @@ class LuongMemory(AttentionMemory):
     """Memory of the decoder."""
 
     lengths: Tensor
-    """Number of real tokens of each source, `(B,)`."""
+    """Number of real tokens in each source, `(B,)`."""
     copy_keys: Tensor | None = None
     """Projection of the values for the second attention, `(B, S, *)`."""
 
 
 @dataclass(frozen=True)
 class LuongState(RecurrentState):
-    """State of the decoder between two words."""
+    """Decoder state between two words."""
 
     fed: Tensor | None
     """Last attentional state `(N, H)`, zero at first; None without input feeding."""
     position: Tensor
-    """Number of words that have been read, with BOS, `(N,)`: the position t of the next word."""
+    """Number of words read so far, including BOS, `(N,)`: the next word's position t."""
 
 
 @MODELS.register("luong")
@@ -139,7 +139,7 @@ class Luong(
     OptionalSourceEnd[LuongMemory, LuongState],
     RecurrentModel[LuongMemory, LuongState],
 ):
-    """Stacked encoder, and a decoder that updates, then attends; see the head of this file."""
+    """Stacked encoder, and a decoder that updates, then attends; see the module docstring."""
 
     Config = LuongConfig
 
@@ -149,7 +149,7 @@ class Luong(
         memory_size = config.memory_size
         self.input_feeding = config.input_feeding
         self.source_end = config.source_end
-        # The attention that is shown covers the whole source without a window, and if it is the second attention.
+        # The shown attention covers the whole source if there is no window, or if it is the second attention.
         shows_all = config.window == "global" or config.copying == "own"
         self.window_half_width = None if shows_all else config.window_size
         self.bridge = Bridge(
@@ -192,8 +192,8 @@ class Luong(
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
-            # Attentional states start small and never exceed one in magnitude. With Glorot's initialisation the logits
-            # of all words would be almost equal, and the first updates would gain less.
+            # Attentional states are small at first and never exceed one in magnitude. With Glorot's initialisation the
+            # logits of all words would be almost equal, and the first updates would make less progress.
             nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden_size))
 
     def encode(self, batch: Batch) -> LuongMemory:
@@ -300,7 +300,7 @@ class Luong(
         return words
 
     def _gate(self, attentional: Tensor) -> Tensor | None:
-        """Returns p_gen `(..., 1)` of attentional states `(..., H)`, or None if the model does not copy."""
+        """Returns p_gen `(..., 1)` for attentional states `(..., H)`, or None if the model does not copy."""
         if self.copy_gate is None:
             return None
         logits = self.copy_gate(attentional)  # (..., 1)
@@ -309,9 +309,9 @@ class Luong(
     def _attend(
         self, states: Tensor, position: Tensor, memory: LuongMemory, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Attends to the source with T decoder states `(N, T, H)`, of which the first is at position `(N,)`.
+        """Attends to the source with T decoder states `(N, T, H)`, the first of which is at `position` `(N,)`.
 
-        Returns attentional states of eq. 5 `(N, T, H)`, weights `(N, T, S)` and centres `(N, T)` or None.
+        Returns the attentional states of eq. 5 `(N, T, H)`, weights `(N, T, S)` and centres `(N, T)` or None.
         """
         rows, steps, hidden_size = states.shape
         mask = memory.mask
@@ -323,10 +323,10 @@ class Luong(
         centres = self.attention.centres(queries, positions, memory.lengths)  # (B, Q)
         contexts, weights = self.attention(
             queries, memory.keys, memory.values, mask=mask, centres=centres
-        )  # (B, Q, M), (B, Q, S)
+        )  # (B, Q, Hm), (B, Q, S)
         if draws is not None:
-            contexts = draws.contexts(weights, memory.values)  # (B, Q, M)
-        contexts_and_states = torch.cat([contexts, queries], -1)  # (B, Q, M+H)
+            contexts = draws.sample_contexts(weights, memory.values)  # (B, Q, Hm)
+        contexts_and_states = torch.cat([contexts, queries], -1)  # (B, Q, Hm+H)
         attentional = self.attentional(contexts_and_states)  # (B, Q, H), eq. 5
         if self.has_tanh:
             attentional = torch.tanh(attentional)

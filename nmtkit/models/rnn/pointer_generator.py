@@ -1,4 +1,4 @@
-"""The pointer-generator network for summaries (See et al. 2017), with coverage and without, and its plain baseline.
+"""The pointer-generator network for summaries (See et al. 2017), with and without coverage, and its baseline.
 
 A bidirectional LSTM reads the article. For each word of the summary the decoder's LSTM first reads the previous word
 and the previous context; then it attends to the article and writes a word:
@@ -12,18 +12,18 @@ and the previous context; then it attends to the article and writes a word:
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i   eq. 9
     c <- c + a                                                   eq. 10
 
-Where the paper leaves a choice, this follows the authors' program and the numbers of parameters in the paper: the state
-s_t is the pair of memory cell and hidden state in the attention and in the gate, but the hidden state alone in V; both
-embeddings are one matrix; x_t is the input after W_x.
+Where the paper leaves a choice, this model follows the authors' program and the numbers of parameters in the paper:
+attention and gate read both hidden state and memory cell as s_t, but V reads only the hidden state; both embeddings are
+one matrix; and x_t is the input after W_x.
 
-Four things differ:
+Differences from the paper and the program:
 
 * Sources end in EOS here, which can be attended to and copied like a word.
-* The context before the first word is zero in search too; the authors' program attends with the decoder's first state.
-* In training every word of a batch has the same weight; the paper first takes the mean over the words of each summary.
-* A summary that is cut (`data.max_tgt_length`) ends in EOS like any other.
+* The context before the first word is zero in search, too; the authors' program attends with the decoder's first state.
+* In training every word of a batch has the same weight; the paper first takes the mean over each summary's words.
+* A truncated summary (`data.max_tgt_length`) ends in EOS like any other.
 
-Letters as in `nmtkit.models.rnn.recurrent`.
+Letters: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
 """
 
 from dataclasses import dataclass
@@ -61,32 +61,32 @@ class PointerGeneratorConfig(StackedConfig):
     """The defaults are the paper's, except for the initialisation, which suits Adam."""
 
     kind: Literal["pointer_generator"] = "pointer_generator"
-    """Which model."""
+    """The model."""
     embedding_size: Width = Field(default=128, ge=1)
-    """Numbers per word, on either side."""
+    """Size of word vectors on both sides."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions."""
     attention_size: Width | None = Field(default=None, ge=1)
-    """Units of the attention score. Default: the size of an encoder state."""
+    """Hidden units of the attention score. Default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate on embeddings, between layers, on encoder states and before the output layer; 0 in the paper."""
     tie: Tie = "embeddings"
-    """Which weights are one matrix: none; both embeddings, as in the paper (needs one vocabulary); target embedding and
+    """Weights that share a matrix: none; both embeddings, as in the paper (needs one vocabulary); target embedding and
     output layer; or all three."""
     copying: bool = True
-    """Whether the decoder can copy source words, including unknown ones. false: the paper's attention baseline."""
+    """Whether the decoder can copy source words, including unknown ones. false gives the paper's attention baseline."""
     coverage: bool = False
     """Whether the attention score reads the sum of earlier weights (see training.objectives.coverage_weight)."""
 
 
 @dataclass(frozen=True)
 class PointerGeneratorState(RecurrentState):
-    """State of the decoder between two words."""
+    """Decoder state between two words."""
 
     context: Tensor
-    """Last context h*, `(N, M)`; zero at first."""
+    """Last context h*, `(N, Hm)`; zero at first."""
     coverage: Tensor | None
     """Sum c of all earlier attention weights, `(N, S)`; None without coverage."""
 
@@ -96,7 +96,7 @@ class PointerGenerator(
     Copying[AttentionMemory, PointerGeneratorState],
     RecurrentModel[AttentionMemory, PointerGeneratorState],
 ):
-    """A decoder that reads, attends, and generates or copies; see the head of this file."""
+    """A decoder that reads, attends, and then generates or copies; see the module docstring."""
 
     Config = PointerGeneratorConfig
 
@@ -105,7 +105,7 @@ class PointerGenerator(
         embedding_size = config.embedding_size
         hidden_size = config.hidden_size
         memory_size = config.memory_size
-        # of s_t, with the memory cell
+        # size of s_t, including the memory cell
         state_size = 2 * hidden_size if config.cell == "lstm" else hidden_size
         output_tied = config.tie in ("decoder", "all")
         self.reduce = Bridge(
@@ -115,7 +115,7 @@ class PointerGenerator(
             hidden_size=hidden_size,
             layers=config.layers,
         )
-        # The two halves of W_x. The half for words is applied to the whole target at once.
+        # The two parts of W_x. The part for words is applied to the whole target at once.
         self.word_input = nn.Linear(embedding_size, embedding_size)
         self.context_input = nn.Linear(memory_size, embedding_size, bias=False)
         self.decoder = StackedCells(
@@ -148,7 +148,7 @@ class PointerGenerator(
 
     @torch.no_grad()
     def _initialise_as_published(self) -> None:
-        """Initialises weights as the authors' program; those that it does not name keep Glorot & Bengio 2010."""
+        """Initialises weights as in the authors' program; weights that it does not name keep Glorot & Bengio 2010."""
         for layers in (self.encoder, self.decoder):
             for name, parameter in layers.named_parameters():
                 if "weight" in name:
@@ -176,10 +176,10 @@ class PointerGenerator(
 
     @override
     def start(self, memory: AttentionMemory) -> PointerGeneratorState:
-        context = torch.zeros_like(memory.values[:, 0])  # (B, M)
+        context = torch.zeros_like(memory.values[:, 0])  # (B, Hm)
         coverage = None
         if isinstance(self.attention.score, CoveredAdditive):
-            # In the type of the attention weights, which are added to it.
+            # Has the type of the attention weights, which are added to it.
             dtype = at_least_float32(memory.hidden)
             coverage = torch.zeros_like(memory.mask, dtype=dtype)  # (B, S)
         return PointerGeneratorState(
@@ -229,7 +229,7 @@ class PointerGenerator(
             inputs=torch.stack(step_inputs, 1),  # (B, T, E)
             hidden=torch.stack(step_hidden, 1),  # (B, T, H)
             cell=torch.stack(step_cells, 1) if step_cells else None,  # (B, T, H)
-            context=torch.stack(step_contexts, 1),  # (B, T, M)
+            context=torch.stack(step_contexts, 1),  # (B, T, Hm)
             weights=torch.stack(step_weights, 1) if needs_weights else None,  # (B, T, S)
         )
 
@@ -239,7 +239,7 @@ class PointerGenerator(
         return project_to_vocabulary(self.output, readout, memory.shortlist)
 
     def _word_inputs(self, ids: Tensor) -> Tensor:
-        """Returns the part of x_t that depends on the words, `(..., E)`."""
+        """Computes the part of x_t that depends on the words, `(..., E)`."""
         embedded = self.dropout(self.tgt_embedding(extended_to_unk(ids, self.sizes)))  # (..., E)
         word_inputs: Tensor = self.word_input(embedded)  # (..., E)
         return word_inputs
@@ -247,7 +247,7 @@ class PointerGenerator(
     def _step(
         self, word_inputs: Tensor, state: PointerGeneratorState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
-        """Reads words `(N, E)`, then attends: returns x_t `(N, E)`, weights `(N, S)` and the next state."""
+        """Reads words `(N, E)`, then attends; returns x_t `(N, E)`, weights `(N, S)` and the next state."""
         hypotheses = word_inputs.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         inputs = word_inputs + self.context_input(state.context)  # (N, E), x_t
@@ -262,8 +262,8 @@ class PointerGenerator(
             coverage = state.coverage.view(-1, beam_size, source_length)  # (B, K, S), c of eq. 11
         contexts, weights = self.attention(
             queries, memory.keys, memory.values, mask=memory.mask, coverage=coverage
-        )  # (B, K, M), (B, K, S)
-        context = contexts.flatten(0, 1)  # (N, M), h*_t
+        )  # (B, K, Hm), (B, K, S)
+        context = contexts.flatten(0, 1)  # (N, Hm), h*_t
         weights = weights.flatten(0, 1)  # (N, S), a
         new_coverage = None
         if state.coverage is not None:
@@ -281,11 +281,11 @@ class PointerGenerator(
         context: Tensor,
         weights: Tensor | None,
     ) -> ModelOutput:
-        """Returns the output of one or all steps: the features `[s_t; h*_t]`, the weights and the gate of eq. 8.
+        """Builds the output of one or all steps: features `[s_t; h*_t]`, weights, and the gate of eq. 8.
 
-        Shapes: inputs x_t `(..., E)`, hidden and cell `(..., H)`, context `(..., M)`, weights `(..., S)`.
+        Shapes: inputs x_t `(..., E)`, hidden and cell `(..., H)`, context `(..., Hm)`, weights `(..., S)`.
         """
-        features = torch.cat([hidden, context], -1)  # (..., H+M)
+        features = torch.cat([hidden, context], -1)  # (..., H+Hm)
         if self.gate is None:
             return ModelOutput(features, weights)
         parts = [features, inputs] if cell is None else [features, cell, inputs]

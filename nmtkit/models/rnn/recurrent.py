@@ -1,9 +1,9 @@
 """Common parts of models with a recurrent encoder: settings, embeddings, the encoder, memory and state.
 
-Letters as in `nmtkit.models.base`; there are two more sizes:
+Letters: as in `models/base.py`, and:
 
-    M   numbers in an encoder state: both directions together
-    D   numbers in a final state of the encoder
+    Hm  size of an encoder state, both directions together
+    D   size of the encoder's final state
 """
 
 from abc import abstractmethod
@@ -44,13 +44,13 @@ class RecurrentConfig(ModelConfig):
     """Sizes of the encoder and the decoder; subclasses redefine fields whose defaults differ."""
 
     embedding_size: Width = Field(default=256, ge=1)
-    """Numbers per word, on either side."""
+    """Size of word vectors on both sides."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every layer of the decoder, and of each direction of the encoder."""
+    """Units of every decoder layer, and of each direction of the encoder."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout rate on embeddings, between layers and before the output layer; with attention also on encoder states."""
     tie: Tie = "none"
-    """Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
     src_embedding: AnyEmbeddingConfig = None
     """Source embeddings that depend on the context: `kind` and its settings. Default: a table of vectors."""
 
@@ -59,7 +59,7 @@ class RecurrentConfig(ModelConfig):
         """Builds the encoder."""
 
     def require_equal_where_tied(self, name: str, other_name: str) -> None:
-        """Raises a ValueError if two sizes, given by name, differ although the target embedding is the output layer."""
+        """Raises a ValueError if two sizes, given by name, differ but the target embedding is also the output layer."""
         size = getattr(self, name)
         other_size = getattr(self, other_name)
         if self.tie in ("decoder", "all") and size != other_size:
@@ -75,18 +75,18 @@ class StackedConfig(RecurrentConfig):
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
     """Units of each direction of the encoder. Default: hidden_size."""
     layers: Depth = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder. Attention and output layer read the decoder's top layer."""
+    """Number of recurrent layers in encoder and decoder. Attention and output layer read the decoder's top layer."""
     encoder_layers: Depth | None = Field(default=None, ge=1)
-    """Layers of the encoder. Default: layers."""
+    """Number of encoder layers. Default: layers."""
     cell: CellKind = "gru"
-    """The recurrent cell."""
+    """Type of the recurrent cells."""
     bidirectional: bool = False
     """Whether the encoder reads the source in both directions."""
     reverse_source: bool = False
     """Whether a one-directional encoder reads the source from the last word to the first."""
     initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or as in the paper (small normal numbers; `luong`: uniform between -0.1 and 0.1;
-    `rnn_encdec` without `feed_context`, as Sutskever et al.: uniform between -0.08 and 0.08)."""
+    """Initial weights: xavier, or as in the paper (small normal numbers; `luong`: uniform between -0.1 and 0.1;
+    `rnn_encdec` without `feed_context`, as in Sutskever et al.: uniform between -0.08 and 0.08)."""
 
     @model_validator(mode="after")
     def _encoder_fits_together(self) -> "StackedConfig":
@@ -98,7 +98,7 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def depth(self) -> int:
-        """Layers of the encoder."""
+        """Number of encoder layers."""
         return self.encoder_layers or self.layers
 
     @property
@@ -108,12 +108,12 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def memory_size(self) -> int:
-        """Numbers in a state of an encoder layer, M: both directions together."""
+        """Size of an encoder state, Hm: both directions together."""
         directions = 2 if self.bidirectional else 1
         return directions * self.width
 
     def require_score_fits(self, score: str) -> None:
-        """Raises a ValueError if the score multiplies decoder states with encoder states of another size."""
+        """Raises a ValueError if the score multiplies decoder states by encoder states of another size."""
         if score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
             raise ValueError(
                 f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
@@ -121,7 +121,7 @@ class StackedConfig(RecurrentConfig):
             )
 
     def require_bridge_fits(self, bridge: str) -> None:
-        """Raises a ValueError if the bridge copies final states of the encoder whose shape is not the decoder's."""
+        """Raises a ValueError if the bridge copies the encoder's final states but their shape is not the decoder's."""
         if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(
                 f"bridge: copy uses the encoder's final states, {self.depth} x {self.memory_size} numbers (layers "
@@ -146,9 +146,9 @@ class RecurrentMemory(Memory):
     """Memory of a recurrent decoder."""
 
     hidden: Tensor
-    """First hidden state of the decoder, `(B, L, H)`."""
+    """The decoder's first hidden state, `(B, L, H)`."""
     cell: Tensor | None
-    """First memory cell of the decoder, `(B, L, H)`; None for a GRU."""
+    """The decoder's first memory cell, `(B, L, H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class AttentionMemory(RecurrentMemory):
     """Memory of a recurrent decoder with attention."""
 
     values: Tensor
-    """Encoder states `(B, S, M)`, in the order of the source."""
+    """Encoder states `(B, S, Hm)`, in the order of the source."""
     keys: Tensor
-    """Projection of the values for the attention score, `(B, S, *)`."""
+    """Values projected for the attention score, `(B, S, *)`."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
-        """Runs the encoder. Its states are in the order of the source, also if it reads the source reversed."""
+        """Runs the encoder. Its states are in the order of the source, even if it reads the source reversed."""
         mask = batch.inputs.mask
         words = self.src_embedding(batch.inputs.ids)  # (B, S, E)
         if self.reverse_source:
@@ -202,16 +202,16 @@ class RecurrentModel(Seq2Seq[M, S]):
             embedded, mask, batch.inputs.lengths, need_cell=need_cell
         )
         if self.reverse_source:
-            states = gather_positions(encoded.states, reversal)  # (B, S, M)
+            states = gather_positions(encoded.states, reversal)  # (B, S, Hm)
             encoded = replace(encoded, states=states)
         return encoded
 
     def attention_memory(
         self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge
     ) -> AttentionMemory:
-        """Runs the encoder, projects its states to keys, and bridges its final states to the decoder's first state."""
+        """Runs the encoder, projects its states to keys, and computes the decoder's first state with the bridge."""
         encoded = self.encode_source(batch, bridge.reads_cell)
-        values = self.dropout(encoded.states)  # (B, S, M)
+        values = self.dropout(encoded.states)  # (B, S, Hm)
         hidden, cell = bridge(encoded.hidden, encoded.cell)  # (B, L, H), (B, L, H)
         return AttentionMemory(
             mask=batch.inputs.mask,
@@ -223,5 +223,5 @@ class RecurrentModel(Seq2Seq[M, S]):
         )
 
     def start(self, memory: Any) -> S:
-        """Returns the first state, which `encode` has computed."""
+        """Returns the first state, computed by `encode`."""
         return cast(S, RecurrentState(memory.hidden, memory.cell))

@@ -1,22 +1,22 @@
-"""The recurrent encoder-decoder of Cho et al. 2014 and Sutskever et al. 2014: no attention, the source is one vector.
+"""The encoder-decoders of Cho et al. 2014 and Sutskever et al. 2014: no attention, the source becomes one vector.
 
-With `feed_context` and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also RNNencdec
-of Bahdanau et al. 2015):
+With `feed_context` and a `maxout_size`, this is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also
+RNNencdec in Bahdanau et al. 2015):
 
     c   = tanh(V h)                                  h: the encoder's final state; c: the summary of the source
     s_0 = tanh(V' c)                                 the bridge
     s_t = GRU([E y_{t-1}; c], s_{t-1})
     p(y_t) = softmax(W_o maxout(O [s_t; E y_{t-1}; c]))
 
-Without `feed_context`, with several LSTM layers and `reverse_source`, it is Sutskever et al. 2014: the encoder's
+Without `feed_context`, with several LSTM layers and `reverse_source`, this is Sutskever et al. 2014: the encoder's
 final state becomes the decoder's first state, layer by layer, and the source is read backwards. `initialisation: paper`
 is uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al., and otherwise as in Bahdanau et al.
-The final state of a bidirectional encoder is the concatenation of both directions.
+The final state of a bidirectional encoder concatenates both directions.
 
 In Cho's decoder the reset gate also resets the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau et al.,
 the summary is an input, which is not reset. As in that program, the output layers have biases.
 
-Letters as in `nmtkit.models.rnn.recurrent`.
+Letters: as in `models/base.py`; D is the size of the encoder's final state.
 """
 
 from dataclasses import dataclass
@@ -50,15 +50,15 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class RnnEncDecConfig(StackedConfig):
-    """The defaults are Cho et al. 2014 at a small size; the head of this file has the settings of both papers."""
+    """The defaults are a small version of Cho et al. 2014; the module docstring has the settings of both papers."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
-    """Which model."""
+    """The model."""
     maxout_size: Width | None = Field(default=256, ge=1)
     """Maxout units between decoder and output layer; null: the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Whether every step and the output layer read the summary of the source. false: only the first state depends on
-    the source."""
+    """Whether every step and the output layer read the summary of the source. With false, only the first state depends
+    on the source."""
     bridge: BridgeKind | None = None
     """The decoder's first state: a projection of the summary (tanh or linear), a copy of the encoder's final state, or
     zero. Default: tanh with `feed_context`, copy without."""
@@ -76,7 +76,7 @@ class RnnEncDecConfig(StackedConfig):
 
     @property
     def bridge_kind(self) -> BridgeKind:
-        """The setting `bridge`, with its default filled in."""
+        """The setting `bridge`, or its default."""
         if self.bridge is not None:
             return self.bridge
         return "tanh" if self.feed_context else "copy"
@@ -92,7 +92,7 @@ class RnnEncDecMemory(RecurrentMemory):
 
 @MODELS.register("rnn_encdec")
 class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
-    """Encoder, one summary vector, decoder; see the head of this file."""
+    """Encoder, one summary vector, decoder; see the module docstring."""
 
     Config = RnnEncDecConfig
     has_attention = False
@@ -184,7 +184,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return project_to_vocabulary(self.output, features, memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
-        """Returns the decoder's inputs for words `(N, T)`: word vectors, and the summary of the source if it is fed."""
+        """Returns the decoder's inputs for words `(N, T)`: word vectors and, if used, the summary of the source."""
         words: Tensor = self.tgt_embedding(tokens)  # (N, T, E)
         words = self.dropout(words)
         if memory.summary is None:

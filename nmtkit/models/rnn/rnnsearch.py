@@ -8,20 +8,25 @@ source with its state, then updates the state:
     s_i = GRU([E y_{i-1}; c_i], s_{i-1})                               A.1.1
 
 So the appendix predicts the word from the state *before* the update; eq. 4 of the main text predicts it from s_i, after
-the update. `readout_state` chooses. Predicting from s_i learns faster at first; on the demo's corpus both end at the
-same BLEU. Either way the query s_{i-1} has read y_{i-2}: attention does not depend on the last word.
+the update. `readout_state` chooses between them. Predicting from s_i learns faster at first; on the demo's corpus both
+reach the same BLEU. In both cases the query s_{i-1} has read only words up to y_{i-2}: attention does not depend on the
+last word.
 
-In the authors' program (GroundHog) it does. With `order: look_generate_update` the state that is the query, and that
-predicts the word, has read the last word and the context with which that word was predicted:
+In the authors' program (GroundHog), it does. With `order: look_generate_update`, the state that is the query and
+predicts the word has read the last word and the context that predicted that word:
 
     s_{i-1} = GRU([E y_{i-1}; c_{i-1}], s_{i-2}),  c_i = attention(s_{i-1}, h),  p(y_i) as above
 
-The first query of the program is s_0 itself, and the second has read y_1. Here BOS is a word like any other, which is
-read with a context of zeros. Maxout and output layer have biases, as in the program; the paper leaves them out.
+The program's first query is s_0 itself, and the second one has read y_1. Here BOS is read like any other word, with a
+context of zeros. Maxout and output layer have biases, as in the program; the paper leaves them out.
 
-The encoder may be deeper than the decoder, and the score may be any of those in nmtkit/layers/attention.py.
+The encoder may be deeper than the decoder, and `score` can be any score in `nmtkit/layers/attention.py`.
 
-Letters as in `nmtkit.models.rnn.recurrent`.
+Letters:
+
+    B  sentences          S  source length         T   target length        K   beam size        N  = B*K hypotheses
+    V  target vocabulary  E  embedding size        H   hidden size          L   layers
+    Hm size of an encoder state, both directions together
 """
 
 from dataclasses import dataclass, replace
@@ -48,31 +53,35 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class RnnSearchConfig(StackedConfig):
-    """The defaults suit small corpora; the paper's RNNsearch has 620, 1000, 1000 and 500 for the first four sizes."""
+    """Settings of RNNsearch.
+
+    The defaults suit small corpora. The paper has embedding size 620, hidden size 1000, attention size 1000 and maxout
+    size 500.
+    """
 
     kind: Literal["rnnsearch"] = "rnnsearch"
-    """Which model."""
+    """The model."""
     attention_size: Width = Field(default=256, ge=1)
-    """Units of an additive score; the other scores do not use it."""
+    """Hidden units of an additive score; other scores do not use this setting."""
     maxout_size: Width = Field(default=256, ge=1)
     """Maxout units between decoder and output layer."""
     bidirectional: bool = True
-    """Whether the encoder reads the source in both directions, or in one."""
+    """Whether the encoder reads the source in both directions."""
     score: ScoreKind = "additive"
-    """Score of a decoder state and an encoder state; additive is the paper's."""
+    """Score that compares a decoder state with encoder states; the paper's is additive."""
     max_positions: Width = Field(default=1024, ge=1)
-    """The longest source, in tokens with EOS, for a location score; the other scores have no limit."""
+    """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
     hard_attention: bool = False
-    """Whether a word attends to a single position, sampled in training with the objective hard_attention."""
+    """Whether each word attends to a single position, sampled in training with the objective hard_attention."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a projection of the encoder's final state (tanh, as in the paper, or linear), a copy
     of it, or zero."""
     order: Literal["appendix", "look_generate_update"] = "appendix"
-    """Whether attention depends on the last word. appendix: it does not. look_generate_update: it does, as in the
-    authors' program."""
+    """Order of attention and update. appendix: attention does not depend on the last word. look_generate_update: it
+    does, as in the authors' program."""
     readout_state: Literal["previous", "current"] = "previous"
-    """The state that predicts a word: before the update (the paper's appendix) or after it (its eq. 4). In the order
-    look_generate_update it is always the query of the attention."""
+    """The state that predicts a word: before the update (the paper's appendix) or after it (its eq. 4). With
+    `order: look_generate_update` it is always the attention query."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
@@ -84,15 +93,15 @@ class RnnSearchConfig(StackedConfig):
 
 @dataclass(frozen=True)
 class RnnSearchState(RecurrentState):
-    """State of the decoder between two words."""
+    """Decoder state between two words."""
 
     context: Tensor | None
-    """Last context `(N, M)`, zero at first, if the next update reads it; else None."""
+    """Last context `(N, Hm)`, zero at first, if the next update reads it; else None."""
 
 
 @MODELS.register("rnnsearch")
 class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
-    """Recurrent encoder and a decoder that attends, then updates; see the head of this file."""
+    """Recurrent encoder with an attentional decoder; see the module docstring."""
 
     Config = RnnSearchConfig
 
@@ -106,7 +115,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         build_score = SCORES.get(config.score)
         score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
         self.attention = Attention(score, hard=config.hard_attention)
-        # The bridge reads the backward direction alone, h_1 of A.2.2.
+        # The bridge reads only the backward direction, h_1 of A.2.2.
         self.bridge = Bridge(
             kind=config.bridge,
             cell=config.cell,
@@ -137,7 +146,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
 
     @override
     def start(self, memory: AttentionMemory) -> RnnSearchState:
-        context = torch.zeros_like(memory.values[:, 0]) if self.updates_first else None  # (B, M)
+        context = torch.zeros_like(memory.values[:, 0]) if self.updates_first else None  # (B, Hm)
         return RnnSearchState(memory.hidden, memory.cell, context)
 
     @override
@@ -150,8 +159,8 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnSearchState]:
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N, E)
-        predicting, context, weights, state = self._step(embedded, state, memory)
-        features = torch.cat([predicting, embedded, context], -1)  # (N, H+E+M)
+        readout_states, context, weights, state = self._step(embedded, state, memory)
+        features = torch.cat([readout_states, embedded, context], -1)  # (N, H+E+Hm)
         return ModelOutput(features, weights), state
 
     @override
@@ -165,14 +174,16 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         step_states = []
         step_contexts = []
         step_weights = []
-        for word in embedded.unbind(1):  # (B, E)
-            predicting, context, weights, state = self._step(word, state, memory, draws=draws)
-            step_states.append(predicting)
+        for word_vectors in embedded.unbind(1):  # (B, E)
+            readout_states, context, weights, state = self._step(
+                word_vectors, state, memory, draws=draws
+            )
+            step_states.append(readout_states)
             step_contexts.append(context)
             step_weights.append(weights)
         states = torch.stack(step_states, 1)  # (B, T, H)
-        contexts = torch.stack(step_contexts, 1)  # (B, T, M)
-        features = torch.cat([states, embedded, contexts], -1)  # (B, T, H+E+M)
+        contexts = torch.stack(step_contexts, 1)  # (B, T, Hm)
+        features = torch.cat([states, embedded, contexts], -1)  # (B, T, H+E+Hm)
         attention = None
         if need_attention or draws is not None:
             attention = torch.stack(step_weights, 1)  # (B, T, S)
@@ -193,34 +204,39 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         memory: AttentionMemory,
         draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
-        """Runs one step for word vectors `(N, E)`.
+        """Runs one step for word vectors `(N, E)` of y_{i-1}.
 
-        Returns the states that predict the next words `(N, H)`, contexts `(N, M)`, weights `(N, S)` and the next state.
+        Returns the states that predict y_i `(N, H)`, contexts c_i `(N, Hm)`, weights `(N, S)` and the next state.
         """
         hypotheses = embedded.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
-        if state.context is not None:
+        if self.updates_first:
+            # look_generate_update: update with y_{i-1} and c_{i-1}, then attend. The new state s_{i-1} is the query,
+            # and it predicts y_i.
+            assert state.context is not None, "`start` sets the context"
             state = self._update(embedded, state.context, state)
         query = state.hidden[:, -1]  # (N, H), s_{i-1}
         hidden_size = query.shape[1]
         queries = query.reshape(-1, beam_size, hidden_size)  # (B, K, H)
         contexts, weights = self.attention(
             queries, memory.keys, memory.values, memory.mask
-        )  # (B, K, M), (B, K, S)
+        )  # (B, K, Hm), (B, K, S)
         if draws is not None:
-            contexts = draws.contexts(weights, memory.values)  # (B, K, M)
-        context = contexts.flatten(0, 1)  # (N, M), c_i
+            contexts = draws.sample_contexts(weights, memory.values)  # (B, K, Hm)
+        context = contexts.flatten(0, 1)  # (N, Hm), c_i
         weights = weights.flatten(0, 1)  # (N, S)
         if self.updates_first:
             state = replace(state, context=context)
             return query, context, weights, state
         state = self._update(embedded, context, state)
         if self.predicts_before_update:
+            # Appendix: attend with s_{i-1}, then update to s_i with y_{i-1} and c_i. The query s_{i-1} predicts y_i.
             return query, context, weights, state
-        new_query = state.hidden[:, -1]  # (N, H), s_i
-        return new_query, context, weights, state
+        # Eq. 4: attend and update as in the appendix. The new state, s_i, predicts y_i.
+        readout_states = state.hidden[:, -1]  # (N, H), s_i
+        return readout_states, context, weights, state
 
     def _update(self, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
-        inputs = torch.cat([embedded, context], -1)  # (N, E+M)
+        inputs = torch.cat([embedded, context], -1)  # (N, E+Hm)
         hidden, cell = self.decoder(inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
         return replace(state, hidden=hidden, cell=cell)

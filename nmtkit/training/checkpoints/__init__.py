@@ -1,1 +1,1 @@
-"""Checkpoints: files of tensors, weights of models, and the folder in which a training keeps them."""
+"""Checkpoints: files of tensors, weights of models, and the checkpoint folder of a run."""

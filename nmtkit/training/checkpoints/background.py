@@ -1,4 +1,4 @@
-"""Checkpoints that are written in the background, while training continues."""
+"""Writes checkpoints in the background while training continues."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from typing_extensions import override
 from nmtkit.training.checkpoints.manager import CheckpointManager, RetentionConfig
 
 _MAX_PENDING = 2
-"""Number of files whose tensors may be in memory until they are written: the weights and the state of one update."""
+"""Maximum number of files whose tensors wait in memory to be written: the weights and the state of one update."""
 
 
 class BackgroundCheckpoints(CheckpointManager):
     """A checkpoint folder whose files are written by a thread, in order, from copies of the tensors.
 
-    If a file cannot be written, one of the next calls raises the error, at the latest `wait`. Leaving the context waits
-    for all files.
+    If a file cannot be written, a later call raises the error, at the latest `wait`. Leaving the context waits for all
+    files.
     """
 
     def __init__(self, checkpoints: CheckpointManager) -> None:
@@ -77,7 +77,7 @@ class BackgroundCheckpoints(CheckpointManager):
 
 @torch.no_grad()
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies tensors to the CPU; those on a GPU all at the same time, into pinned memory."""
+    """Copies tensors to the CPU; those on a GPU are copied at the same time, into pinned memory."""
     copies: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

@@ -1,8 +1,8 @@
-"""The checkpoint folder of a training.
+"""The checkpoint folder of a run.
 
     last.safetensors               everything that training needs to continue as if it had never stopped
     weights-00012000.safetensors   only the weights, as evaluated after that update (averaged if there is an EMA)
-    kept.json                      index of these weights files, with the value of the metric for each
+    kept.json                      index of these weights files, with the metric's value for each
 
 A tied weight is saved once, under its first name.
 """
@@ -25,11 +25,11 @@ from nmtkit.training.checkpoints.tensor_files import TensorFileHeader
 from nmtkit.training.checkpoints.weights import read_weights
 
 NAMED_WEIGHTS = ("auto", "average", "best", "last")
-"""Names that select weights of a run; a stage must not have one of these names."""
+"""Names that select weights of a run; a stage must not have any of these names."""
 
 
 class RetentionConfig(Protocol):
-    """Settings that decide which weights are kept; described in `TrainingConfig`."""
+    """Settings that determine which weights are kept; described in `TrainingConfig`."""
 
     best_metric: str
     keep_best: int
@@ -46,8 +46,8 @@ class RetentionConfig(Protocol):
 def preference(score: float, loss: float | None, update: int) -> tuple[float, float, int]:
     """Returns a sort key; better checkpoints have greater keys.
 
-    A higher score is better; if scores are equal, the lower validation loss; if losses are equal too, the newer update.
-    A loss of None or NaN is the worst.
+    A higher score is better; if scores are equal, a lower validation loss; if losses are also equal, a newer update. A
+    loss of None or NaN is the worst.
     """
     if loss is None or math.isnan(loss):
         loss = math.inf
@@ -60,9 +60,9 @@ class KeptCheckpoint:
 
     update: int
     value: float
-    """Value of the metric that decides which checkpoints are kept."""
+    """Value of the metric that determines which checkpoints are kept."""
     loss: float | None = None
-    """Validation loss; None if validation gave no loss, or in a folder of an earlier version."""
+    """Validation loss; None if validation computed no loss, or if an earlier version wrote the folder."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class _Index:
 
 
 class CheckpointManager:
-    """The checkpoint folder of one run, which the first save creates.
+    """The checkpoint folder of a run, which is created by the first save.
 
-    `vocabulary` is the checksum of the run's vocabulary, if known. It is written into every file, and compared when a
+    `vocabulary` is the checksum of the run's vocabulary, if known. It is written into every file and checked whenever a
     state is read.
     """
 
@@ -101,11 +101,11 @@ class CheckpointManager:
 
     @property
     def last(self) -> Path:
-        """File of the full state, which may not exist yet."""
+        """File with the full state, which may not exist yet."""
         return self.folder / "last.safetensors"
 
     def weights_path(self, update: int) -> Path:
-        """Returns the file for the weights of an update."""
+        """Returns the path for the weights after an update."""
         return self.folder / f"weights-{update:08d}.safetensors"
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -113,13 +113,13 @@ class CheckpointManager:
         tensor_files.write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Reads the tensors and the facts of the full state."""
+        """Reads the tensors and facts of the full state."""
         with self._open_last() as (file, header):
             header.require_vocabulary(self.vocabulary)
             return tensor_files.read_tensors(file, header), header.facts
 
     def read_metadata(self) -> dict[str, Any]:
-        """Reads only the facts of the full state, e.g. `update` and `seconds`."""
+        """Reads only the facts of the full state, such as `update` and `seconds`."""
         with self._open_last() as (_, header):
             return header.facts
 
@@ -138,7 +138,7 @@ class CheckpointManager:
             yield file, header
 
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Adds the state's file, and what to do without it, to each CheckpointError inside."""
+        """Adds the state's path, and what to do without it, to each CheckpointError inside."""
         remedy = (
             "copy the file again, use other weights of its folder (--checkpoint FILE), "
             "or start a new run (--run DIR)"
@@ -158,7 +158,7 @@ class CheckpointManager:
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
     def verify_kept(self) -> None:
-        """Reads all kept weights once; called before a training resumes that will choose among them."""
+        """Reads all kept weights once; called before resuming a run that will choose among them."""
         for path in self.recent():
             try:
                 read_weights(path, self.vocabulary)
@@ -177,12 +177,12 @@ class CheckpointManager:
     ) -> None:
         """Saves weights if they are among the best or the newest, and removes files that no longer are.
 
-        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is the value of
+        Entries of this or a later update, which a resumed run repeats, are replaced. `value` is the value of
         `config.best_metric`; the validation `loss` decides between equal values.
         """
         index = self._read_index()
         entries: list[KeptCheckpoint] = []
-        # Values of another metric cannot be compared with this one.
+        # Values of different metrics cannot be compared.
         if index.metric == config.best_metric and index.higher_is_better == config.higher_is_better:
             entries = [entry for entry in index.kept if entry.update < update]
         entries.append(KeptCheckpoint(update, value, loss))
@@ -243,7 +243,7 @@ class CheckpointManager:
                 index.metric != facts["metric"]
                 or index.higher_is_better != facts["higher_is_better"]
             ):
-                # Values of different metrics cannot be compared, so the files before are left out.
+                # Values of different metrics cannot be compared, so the earlier files are left out.
                 index = _Index(facts["metric"], facts["higher_is_better"])
             entry = KeptCheckpoint(
                 update=facts["update"], value=facts["value"], loss=facts.get("loss")

@@ -1,10 +1,10 @@
 """Files of tensors: safetensors with JSON in the header, never pickle, written so that a crash loses nothing.
 
-Every file is written under a temporary name, flushed to disk, and then moved to its name in one step.
+Every file is written under a temporary name, flushed to disk, and then renamed in one step.
 
-The header holds facts as JSON under one key, with sorted keys, so that files with equal contents are equal. The facts
-are the kind of the file (state or weights), and checksums of every tensor, of the vocabulary and of the facts
-themselves, which are verified whenever the file is read. Files of other programs have no such facts.
+The header contains facts as JSON under one key, with sorted keys, so that files with equal contents are equal. The
+facts are the kind of file (state or weights), and checksums of every tensor, of the vocabulary and of the facts
+themselves, which are verified whenever the file is read. Files from other programs have no such facts.
 """
 
 import contextlib
@@ -30,26 +30,26 @@ from nmtkit.core.processes import available_cores
 _FACTS = "facts"
 
 _COLUMNS = 1021
-"""A prime number, so that swapped disk blocks fall into different columns."""
+"""A prime number, so that swapped disk blocks affect different columns."""
 
 _MAX_THREADS = 8
-"""Largest number of threads that compute checksums; more are not faster, because memory is the limit."""
+"""Maximum number of threads that compute checksums; more are not faster, because memory is the limit."""
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class TensorFileHeader:
-    """Metadata of a file."""
+    """Metadata of a tensor file."""
 
     facts: dict[str, Any]
-    """All facts except the following."""
+    """All facts that have no field below."""
     is_state: bool
-    """Whether the file holds the full state of a training, not only weights."""
+    """Whether the file contains the full training state, not only weights."""
     vocabulary: str
     """Checksum of the vocabulary; empty if it is unknown."""
     checksums: Mapping[str, str] | None
-    """Checksum of every tensor by name; None in a file of another program."""
+    """Checksum of every tensor by name; None in a file from another program."""
 
     @classmethod
     def read(cls, file: Any) -> "TensorFileHeader":
@@ -66,7 +66,7 @@ class TensorFileHeader:
         )
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a CheckpointError if the file belongs to another vocabulary and both are known."""
+        """Raises a CheckpointError if the file belongs to another vocabulary and both checksums are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
             raise CheckpointError("trained with another vocabulary, so it belongs to another run")
 
@@ -74,9 +74,9 @@ class TensorFileHeader:
 def read_tensors(
     file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)
 ) -> dict[str, Tensor]:
-    """Reads the tensors of an open file whose names begin with a prefix.
+    """Reads the tensors of an open file whose names begin with one of the prefixes.
 
-    Raises a ValueError if a checksum is wrong, and a CheckpointError for numbers that a model cannot have.
+    Raises a ValueError if a checksum is wrong, and a CheckpointError for numbers that no model can have.
     """
     names = list(file.keys())
     if header.checksums is not None and header.checksums.keys() != set(names):
@@ -92,7 +92,8 @@ def read_tensors(
             raise CheckpointError(
                 f"{name!r} holds numbers of type {tensor.dtype}, which no model has"
             )
-        # A sum is much faster than a test of each number. The sum of finite numbers can overflow, so test them then.
+        # A sum is much faster than testing every number. A sum of finite numbers can overflow; only then are they
+        # tested.
         is_finite = torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()
         if not is_finite:
             raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
@@ -111,10 +112,11 @@ def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
-    """Returns a checksum of many bytes, at the speed of memory: about ten times as fast as CRC-32.
+    """Computes a checksum of many bytes at memory speed, about ten times as fast as CRC-32.
 
-    Reads the bytes as 32-bit numbers in rows of 1021. The checksum is a hash of the sums of the columns and of `kind`,
-    the meaning of the bytes. Any change within one number, or within numbers less than a row apart, changes it.
+    The bytes are read as 32-bit numbers in rows of 1021. The checksum is a hash of the column sums and of `kind`, which
+    describes the meaning of the bytes. It changes with any change within one number, or within numbers less than a row
+    apart.
     """
     row_bytes = 4 * _COLUMNS
     n_rows = len(data) // row_bytes
@@ -128,7 +130,7 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
 
 @contextlib.contextmanager
 def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
-    """Adds the file and the remedy to each CheckpointError inside."""
+    """Adds the path and the remedy to each CheckpointError inside."""
     try:
         yield
     except CheckpointError as fault:
@@ -138,7 +140,7 @@ def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
-    """Opens a file of weights or of a state; yields the file and its header."""
+    """Opens a file with weights or a state; yields the file and its header."""
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
     remedy = "use another checkpoint, or copy the file again"
@@ -148,7 +150,7 @@ def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """Opens a file; its errors do not name the file, see `name_file_in_errors`."""
+    """Opens a file. Its errors do not name the file; see `name_file_in_errors`."""
     if not path.is_file():
         raise CheckpointError("not a file that can be read")
     try:
@@ -172,7 +174,7 @@ def write_tensors(
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file without facts, in the form that other libraries write and expect."""
+    """Writes a file without facts, in the format that other libraries write and expect."""
     cpu_tensors = _on_cpu(tensors)
     write_file(path, lambda temporary: save_file(cpu_tensors, temporary, {"format": "pt"}))
 
@@ -182,10 +184,10 @@ def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file under a temporary name, flushes it to disk, and moves it to its name in one step."""
+    """Writes a file under a temporary name, flushes it to disk, and renames it in one step."""
     try:
         with atomic_path(path, suffix=".partial", durable=True) as temporary:
-            # safetensors makes a file that only its owner may read, so take the mode from one that Python makes.
+            # safetensors creates files that only their owner can read, so take the mode of a file that Python creates.
             temporary.touch()
             mode = temporary.stat().st_mode
             write(temporary)

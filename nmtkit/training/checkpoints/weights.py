@@ -1,4 +1,4 @@
-"""Weights of a model, in a weights file or in the state of a training; means of several, and a moving average."""
+"""Model weights in a weights file or a training state; means of several checkpoints, and a moving average."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,17 +19,17 @@ OPTIMIZER = "optimizer/"
 
 
 def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors whose names begin with WEIGHTS, EMA or OPTIMIZER, by their names without that prefix."""
+    """Returns the tensors whose names begin with the prefix, by their names without it."""
     return {
         name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)
     }
 
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the weights and persistent buffers of a model, not copied; a tied weight once, under its first name."""
+    """Returns a model's weights and persistent buffers, not copied; a tied weight once, under its first name."""
     weights: dict[str, Tensor] = {}
     seen_ids: set[int] = set()
-    # With `keep_vars` the values are the parameters themselves, so that a tied weight has one id under all its names.
+    # With `keep_vars` the values are the parameters themselves, so a tied weight has the same id under all its names.
     state_dict = model.state_dict(keep_vars=True)
     for name, tensor in state_dict.items():
         if id(tensor) in seen_ids:
@@ -45,14 +45,14 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
-    """Writes a weights file, with the checksum of the vocabulary if it is known."""
+    """Writes a weights file, with the vocabulary's checksum if it is known."""
     write_tensors(path, weights, {"kind": "weights"}, vocabulary)
 
 
 def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
-    """Reads the weights of a checkpoint of either kind, on the CPU; from a full state the averaged ones, if any.
+    """Reads a checkpoint's weights, on the CPU. A full state gives its averaged weights, if there are any.
 
-    `vocabulary` is the checksum of the vocabulary that they will be used with; empty means any.
+    `vocabulary` is the checksum of the vocabulary with which they will be used; empty means any.
     """
     with open_checkpoint(path) as (file, header):
         header.require_vocabulary(vocabulary)
@@ -64,20 +64,20 @@ def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
 
 
 def read_vocabulary_checksum(path: Path) -> str:
-    """Returns the checksum of the vocabulary that a checkpoint was trained with; empty if the file has none."""
+    """Returns the checksum of a checkpoint's vocabulary; empty if the file has none."""
     with open_checkpoint(path) as (_, header):
         return header.vocabulary
 
 
 def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
-    """Loads the weights of a checkpoint of either kind into the model."""
+    """Loads the weights of a weights file or a full state into the model."""
     assign_weights(model, read_weights(path, vocabulary), path)
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips the random initialization of a model built inside: its weights are zero until they are assigned.
+    """Skips the random initialization of a model built inside the context; its weights are zero until assigned.
 
-    Without `fill` they are not written at all, so that they take no memory; then they must never be read.
+    Without `fill` the weights are not written at all, so that they take no memory; they must then never be read.
     """
 
     _RANDOM_FILLS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
@@ -89,7 +89,7 @@ class SkipInit(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Intercepts functions of `torch.nn.init` and the tensor methods of the same names."""
+        """Intercepts functions of `torch.nn.init` and tensor methods with the same names."""
         kwargs = kwargs or {}
         function_name = getattr(func, "__name__", "")
         if function_name not in self._RANDOM_FILLS:
@@ -113,7 +113,7 @@ def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) 
 def assign_matching_weights(
     model: nn.Module, weights: Mapping[str, Tensor], path: Path
 ) -> tuple[list[str], list[str]]:
-    """Copies those weights that the model has into it, for a model with parts that were added or removed.
+    """Copies those weights that exist in the model, for a model with parts that were added or removed.
 
     Returns the names of the model's weights that are missing in `weights`, and the names in `weights` that the model
     does not have.
@@ -129,7 +129,7 @@ def assign_matching_weights(
 
 
 def _copy_in_place(targets: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into tensors with the same names; compiled and captured code relies on their addresses."""
+    """Copies weights into tensors with the same names; compiled and captured code relies on the tensors' addresses."""
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(weights[name])
@@ -156,7 +156,7 @@ def _require_fitting(
 
 
 def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Returns the kind of number and the shape of each weight; both must be equal if one is to replace the other."""
+    """Returns each weight's kind of number and shape; both must be equal if one weight is to replace another."""
     descriptions: dict[str, str] = {}
     for name, tensor in weights.items():
         if tensor.dtype == torch.bool:
@@ -172,7 +172,7 @@ def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
 def average_weights(
     paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = ""
 ) -> dict[str, Tensor]:
-    """Returns the mean weights of one or more checkpoints, computed in float64, in the types of the first one.
+    """Returns the mean weights of one or more checkpoints, computed in float64, in the types of the first checkpoint.
 
     Tensors that are not floating-point are taken from the first checkpoint. If `model` is given, the weights must fit
     it.
@@ -207,8 +207,8 @@ def average_weights(
 class Ema:
     """Exponential moving average of weights w: a <- d a + (1 - d) w; often a better model than the last weights.
 
-    The decay of update n is d = min(decay, (1 + n) / (10 + n)), so that even a short training forgets the random first
-    weights. The average is over about 1 / (1 - decay) updates.
+    The decay of update n is d = min(decay, (1 + n) / (10 + n)), so that even a short run forgets its random initial
+    weights. The average covers about 1 / (1 - decay) updates.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -222,12 +222,12 @@ class Ema:
         """Adds the weights after update `number`, which counts from 1."""
         decay = min(self._decay, (1 + number) / (10 + number))
         weights = [parameter.detach() for parameter in self._parameters.values()]
-        # One call for all tensors, which saves the overhead of many small ones.
+        # A single call for all tensors saves the overhead of many small ones.
         torch._foreach_lerp_(list(self.averages.values()), weights, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averages as weights, and restores its weights at the end."""
+        """Replaces the model's weights by the averages, and restores them at the end."""
         weights = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         _copy_in_place(self._parameters, self.averages)
         try:

@@ -1,6 +1,6 @@
-"""Losses on attention: guided alignment, coverage, double stochasticity, sampled positions. And on gates of experts.
+"""Losses on attention (guided alignment, coverage, double stochasticity, sampled positions) and on gates of experts.
 
-B examples, T target positions, S source positions, A attention heads.
+Letters: B examples, T target positions, S source positions, A attention heads, M predicted positions.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
 Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Xu et al. 2015, "Show,
@@ -28,25 +28,27 @@ AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
 _MIN_WEIGHT = 1e-30
-"""Smallest attention weight in a logarithm: a window or rounding can make a weight zero."""
+"""Lower bound of attention weights in a logarithm: a window or rounding can make a weight zero."""
 
 _BASELINE = "attention.baseline"
-"""Name of the model's buffer with the baseline b of hard attention."""
+"""Name of the model's buffer for the baseline b of hard attention."""
 _SOFT_SHARE = 0.5
 """Probability that a sentence is read with soft attention, without sampled positions (Xu et al. 2015, section 4.1)."""
 _ENTROPY_WEIGHT = 0.01
-"""lambda_e: weight of the entropy of the attention in nats, which keeps the distribution from narrowing too soon."""
+"""lambda_e: weight of the attention's entropy in nats, which keeps the distribution from narrowing too soon."""
 
 
 class GuidedAlignmentConfig(Settings):
     """Guided alignment: trains the attention on word alignments (Chen et al. 2016).
 
-    For one head of a Transformer, chosen by `model.alignment_layer` and `model.alignment_heads`: Garg et al. 2019.
+    A Transformer learns this in one head, chosen by `model.alignment_layer` and `model.alignment_heads`: Garg et al.
+    2019.
     """
 
     source: AlignmentSource = "file"
-    """Source of the alignments. file: data.train.alignment. model: the attention itself, namely the source token with
-    the largest mean weight over the heads of the layer; this trains the one head that model.alignment_heads names."""
+    """Source of the alignments. file: data.train.alignment. model: the attention itself; each target token is aligned
+    to the source token with the largest mean weight over the layer's heads, to train the one head named by
+    model.alignment_heads."""
     weight: float = Field(default=0.05, gt=0)
     """Weight of the alignment loss, a mean per linked target token, relative to the likelihood, a mean per target
     token."""
@@ -55,12 +57,12 @@ class GuidedAlignmentConfig(Settings):
 
 
 def linked_positions(batch: Batch, source: AlignmentSource) -> Tensor:
-    """Returns the target positions `(B, T)` whose attention is trained: with links of the file, or all except EOS."""
+    """Returns a mask `(B, T)` of target positions whose attention is trained: those with links, or all but EOS."""
     if source == "file":
         assert batch.alignment is not None, "the batch has no alignments"
         return batch.alignment.any(-1)
     mask = batch.targets.mask  # (B, T)
-    # The last real position of a row is EOS; shifting the mask to the left by one removes it.
+    # The last real position of a row is EOS; shifting the mask left by one removes it.
     words = torch.zeros_like(mask)  # (B, T)
     words[:, :-1] = mask[:, 1:]
     return words
@@ -71,14 +73,14 @@ def alignment_loss(
 ) -> Tensor:
     """Returns the distance between attention and an alignment, summed over the target tokens that have a link.
 
-    The k links of a target token form a distribution G with 1/k each. cross_entropy is -sum_s G log A (Chen et al.
-    2016, Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). If a window hides a linked source
-    token, the loss of the link is a constant.
+    The k links of a target token form a distribution G, with 1/k for each link. cross_entropy is -sum_s G log A (Chen
+    et al. 2016, Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). If a window hides a linked
+    source token, the loss of this link is constant.
 
     Args:
         attention: A, weights `(B, T, S)`.
-        links: bool `(B, T, S)`.
-        kind: the loss.
+        links: boolean alignment matrix, `(B, T, S)`.
+        kind: loss to compute.
     """
     weights = attention.to(at_least_float32(attention))  # (B, T, S)
     n_links = links.sum(-1, keepdim=True)  # (B, T, 1)
@@ -97,7 +99,7 @@ def alignment_loss(
 class GuidedAlignment(Objective):
     """Guided alignment: trains the attention on word alignments.
 
-    The mean of `alignment_loss` per linked target token.
+    The loss is the mean of `alignment_loss` per linked target token.
     """
 
     normalizers: ClassVar = {"alignment_loss": "links"}
@@ -123,7 +125,7 @@ class GuidedAlignment(Objective):
         return {"links": int(positions.sum())}
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """Returns the alignment `(B, T, S)`, bool."""
+        """Returns the boolean alignment matrix `(B, T, S)`."""
         assert inputs.device_batch.alignment is not None, "the batch has no alignments"
         return inputs.device_batch.alignment
 
@@ -135,12 +137,12 @@ class GuidedAlignment(Objective):
 
 
 class GuidedAlignmentFromHeads(GuidedAlignment):
-    """Guided alignment of one head; the alignment is the mean of all heads in its layer."""
+    """Guided alignment of one head, using as alignment the mean attention of all heads in its layer."""
 
     needs = "heads"
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """Links each target word to the source token with the largest mean weight over the heads, without gradient."""
+        """Links each target word to the source token with the largest mean weight over all heads, without gradient."""
         assert inputs.heads is not None
         mean_weights = inputs.heads.detach().mean(1)  # (B, T, S)
         best = mean_weights.argmax(-1, keepdim=True)  # (B, T, 1)
@@ -158,7 +160,7 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         attention: a, weights `(B, T, S)`.
-        mask: True where a target token is real, `(B, T)`.
+        mask: True at real target tokens, `(B, T)`.
     """
     weights = attention.to(at_least_float32(attention))  # (B, T, S)
     earlier_sums = weights[:, :-1].cumsum(1)  # (B, T-1, S)
@@ -192,9 +194,9 @@ class ExpertBalance(Objective):
     """Keeps all of `model.experts` in use; the weight is 0.1 in the paper.
 
     The loss is CV(v)^2, the variance of v divided by its squared mean, summed over all layers with experts. v is the
-    importance of the experts, and if the gates have noise, also their load: Shazeer et al. 2017, equation 7; appendix
-    A, equation 11. The loss is 0 if all experts are used equally. The mean over batches, or over the parts of a batch,
-    weights each with its number of target tokens.
+    experts' importance and, if the gates have noise, also their load: Shazeer et al. 2017, equation 7; appendix A,
+    equation 11. The loss is 0 if all experts are used equally. In the mean over batches, or over parts of a batch, each
+    counts in proportion to its target tokens.
     """
 
     normalizers: ClassVar = {"expert_balance_loss": "tokens"}
@@ -202,7 +204,7 @@ class ExpertBalance(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """Returns the loss without its weight, times the number of target tokens."""
-        # A row for the importance and for the load of each layer with n experts.
+        # For each layer with n experts, a row for the importance and a row for the load.
         use = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (rows, n)
         variance = use.var(-1, correction=0)  # (rows,)
         mean = use.mean(-1)  # (rows,)
@@ -215,7 +217,7 @@ class ExpertBalance(Objective):
 class DoublyStochasticLoss(Objective):
     """Spreads the attention evenly over a picture; the weight is lambda of Xu et al. 2015, equation 14.
 
-    The mean per example of `sum_i (1 - sum_t alpha_ti)^2`, with t up to EOS.
+    The loss is the mean per example of `sum_i (1 - sum_t alpha_ti)^2`, with t up to EOS.
     """
 
     normalizers: ClassVar = {"doubly_stochastic_loss": "sentences"}
@@ -229,7 +231,7 @@ class DoublyStochasticLoss(Objective):
         total_weights = weights.sum(1, dtype=at_least_float32(weights))  # (B, S)
         missing = 1 - total_weights  # (B, S)
         lengths = memory_lengths(inputs.model, inputs.batch)  # (B,)
-        # If the EOS of a source is not in the memory, no attention is missing there.
+        # If the source's EOS is not in the memory, it needs no attention.
         if inputs.batch.reads_text and not has_source_end(inputs.model):
             lengths = (lengths - 1).clamp(min=1)
         is_real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)  # (B, S)
@@ -241,8 +243,8 @@ class HardAttentionConfig(Settings):
     """Training of hard attention (Xu et al. 2015, section 4.1)."""
 
     reward_weight: float = Field(default=0.02, ge=0)
-    """lambda_r: weight of the reward of sampled positions; 1 gives the gradient of the expected log-likelihood, with
-    much noise."""
+    """lambda_r: weight of the reward for sampled positions. 1 gives the gradient of the expected log-likelihood, which
+    is very noisy."""
 
 
 @OBJECTIVES.register("hard_attention")
@@ -256,9 +258,10 @@ class HardAttention(Objective):
         d/dW log p(y|s,x) + lambda_r (log p(y|s,x) - b) d/dW log p(s|x) + lambda_e d/dW H[s]
         b_k = 0.9 b_{k-1} + 0.1 log p(y|s_k,x)
 
-    The first term is the gradient of the likelihood, another objective. A position is rewarded only for the words from
-    its own step on: it cannot change earlier words, which would add noise but nothing on average. The baseline b is per
-    word, so that it suits texts of any length. The reward adds to the gradient only; its value in the loss is 0.
+    The first term is the gradient of the likelihood, which is another objective. A position is rewarded only for the
+    words from its own step on: it cannot affect earlier words, whose reward would be zero on average but add noise. The
+    baseline b is per word, so that it suits texts of any length. The reward affects only the gradient; its value in the
+    loss is 0.
     """
 
     normalizers: ClassVar = {"hard_attention_loss": "tokens", "attention_entropy": "tokens"}
@@ -297,7 +300,7 @@ class HardAttention(Objective):
     def after_update(
         self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
     ) -> None:
-        """Moves the baseline towards the mean log-likelihood per word; an update that is not finite leaves it."""
+        """Moves the baseline towards the mean log-likelihood per word, unless the update is not finite."""
         baseline = model.get_buffer(_BASELINE)  # ()
         log_likelihood = -sums["nll"].to(baseline)  # ()
         n_tokens = max(1, counts["tokens"])

@@ -1,10 +1,10 @@
 """Pretraining objectives that corrupt a text: span corruption of T5, denoising of BART.
 
-Their task has only one text, `tgt`: one line per example, or blocks of running text. The EOS at the end of a text is
-neither hidden nor moved; an EOS between the documents of a block counts as a word. All rows of a batch are corrupted at
-once.
+These objectives are for tasks with only one text, `tgt`: one line per example, or blocks of running text. The EOS at
+the end of a text is neither hidden nor moved; an EOS between the documents of a block counts as a word. All rows of a
+batch are corrupted at once.
 
-B texts, T positions of a text, S positions of a corrupted text.
+Letters: B texts, T positions in a text, S positions in a corrupted text.
 """
 
 import math
@@ -30,11 +30,11 @@ MASK = "<mask>"
 MEAN_SPAN_LENGTH = 3.0
 """Mean number of tokens in a hidden span: Raffel et al. 2020, section 3.3.4; Lewis et al. 2020, section 2.2, lambda."""
 SENTINEL = "<extra_id_"
-"""Beginning of the special tokens that each replace one hidden span."""
+"""Beginning of the names of the special tokens, each of which replaces a hidden span."""
 
 
 def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Returns the ids of the targets `(B, T)` and their lengths `(B,)`, without the EOS at the end of a text."""
+    """Returns the target ids `(B, T)` and their lengths `(B,)`, without the EOS at the end of a text."""
     ids = batch.targets.ids  # (B, T)
     lengths = batch.targets.mask.sum(1)  # (B,)
     last_ids = ids.gather(1, lengths[:, None] - 1).squeeze(1)  # (B,)
@@ -43,7 +43,7 @@ def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def whole_texts(batch: Batch) -> Inputs:
-    """Returns the targets as inputs `(B, T+1)`: BOS, the text, EOS; a block of running text has no EOS at its end."""
+    """Returns the targets as inputs `(B, T+1)`: BOS, text, EOS; a block of running text has no EOS at its end."""
     targets = batch.targets
     begin = torch.full_like(targets.ids[:, :1], BOS)  # (B, 1)
     ids = torch.cat([begin, targets.ids], 1)  # (B, T+1)
@@ -52,18 +52,18 @@ def whole_texts(batch: Batch) -> Inputs:
 
 
 def inputs_of(ids: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Inputs:
-    """Returns texts `(B, S)` on the CPU with `lengths` `(B,)` as inputs; `segments` as in `Inputs`."""
+    """Converts texts `(B, S)` on the CPU, with `lengths` `(B,)`, to inputs; `segments` as in `Inputs`."""
     mask = length_mask(lengths, ids.shape[1])  # (B, S)
     return Inputs(mask=mask, lengths=lengths, ids=ids, segments=segments, copy=CopySource(ids))
 
 
 def special_id(tokenizers: Tokenizers, token: str = MASK) -> int:
-    """Returns the id of a special token of the targets; the check of the recipe made sure that it exists."""
+    """Returns the id of a special target token; validation of the recipe has ensured that it exists."""
     return tokenizers.tgt.vocabulary.ids([token])[0]
 
 
 def length_mask(lengths: Tensor, width: int) -> Tensor:
-    """Returns a mask `(B, width)`, True in the first `lengths` `(B,)` columns of each row."""
+    """Returns a mask `(B, width)` that is True in the first `lengths` `(B,)` columns of each row."""
     return torch.arange(width) < lengths[:, None]
 
 
@@ -74,14 +74,14 @@ def pack(ids: Tensor) -> Inputs:
     lengths = is_token.sum(1)  # (B,)
     mask = length_mask(lengths, int(lengths.max()))  # (B, S)
     packed = torch.full(mask.shape, PAD)  # (B, S)
-    # Indexing with a mask reads and writes row by row, from left to right. Both masks have as many entries in each row,
-    # so the tokens of a row stay in their row and in their order.
+    # Indexing with a mask reads and writes row by row, from left to right. Both masks have the same number of entries
+    # in each row, so a row's tokens stay in their row and in their order.
     packed[mask] = with_eos[is_token]
     return inputs_of(packed, lengths)
 
 
 def targets_of(ids: Tensor) -> Targets:
-    """Returns rows of ids, packed as in `pack`, as the targets of a model."""
+    """Returns rows of ids, packed as in `pack`, as model targets."""
     text = pack(ids)
     shifted = F.pad(text.ids, (1, -1), value=BOS)  # (B, T): BOS in front, the last column removed
     shifted = shifted.masked_fill(~text.mask, PAD)
@@ -89,7 +89,7 @@ def targets_of(ids: Tensor) -> Targets:
 
 
 def choose(eligible: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Chooses `counts` `(B,)` of the eligible positions `(B, W)` in each row, all subsets with the same probability."""
+    """Chooses `counts` `(B,)` of the eligible positions `(B, W)` in each row; all subsets are equally probable."""
     # Each position gets a random key; the positions with the smallest keys are chosen.
     keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64)  # (B, W), below 1
     keys.masked_fill_(~eligible, 2.0)
@@ -102,7 +102,7 @@ def choose(eligible: Tensor, counts: Tensor, generator: torch.Generator) -> Tens
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Likelihood):
-    """Likelihood of the targets that an objective makes from a corrupted text, in nats per token."""
+    """Likelihood of the targets that an objective derives from a corrupted text, in nats per token."""
 
     replaces_likelihood = True
 
@@ -111,30 +111,30 @@ class SpanCorruptionConfig(Settings):
     """Span corruption (Raffel et al. 2020, sections 3.1.4 and 3.3.4)."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens that are hidden, in spans of three tokens on average."""
+    """Share of tokens that are hidden, in spans of three tokens on average."""
 
 
 def random_spans(
     lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator
 ) -> Tensor:
-    """Returns the positions to hide `(B, T)`, bool, in texts of these lengths `(B,)`, where T is the largest length.
+    """Returns a mask `(B, T)` of the positions to hide in texts of lengths `(B,)`, with T the largest length.
 
     As in T5, the numbers of hidden tokens and of spans are not random: `rate` of the tokens are hidden, in one span per
-    `mean_length` hidden tokens. The kept and the hidden tokens are each cut at random into as many non-empty pieces as
-    there are spans. The pieces alternate, starting with a kept one.
+    `mean_length` hidden tokens. Visible and hidden tokens are each cut at random into as many non-empty pieces as there
+    are spans. The pieces alternate, starting with a visible one.
     """
     n_hidden = (lengths * rate).round().long()  # (B,)
     n_hidden = n_hidden.clamp(min=1)
-    n_hidden = n_hidden.minimum(lengths - 1)  # at least one token is kept
-    n_hidden = n_hidden.clamp(min=0)  # an empty text has none
+    n_hidden = n_hidden.minimum(lengths - 1)  # at least one token stays visible
+    n_hidden = n_hidden.clamp(min=0)  # an empty text has no tokens to hide
     n_kept = lengths - n_hidden  # (B,)
     n_spans = (n_hidden / mean_length).round().long()  # (B,)
     n_spans = n_spans.clamp(min=1)
-    n_spans = n_spans.minimum(n_hidden)  # no piece is empty, neither a hidden one
-    n_spans = n_spans.minimum(n_kept)  # nor a kept one
+    n_spans = n_spans.minimum(n_hidden)  # no hidden piece is empty
+    n_spans = n_spans.minimum(n_kept)  # no visible piece is empty
     n_cuts = (n_spans - 1).clamp(min=0)  # (B,)
 
-    # The kept tokens come first, then the hidden ones, each kind cut into pieces. For example, with two pieces each:
+    # The visible tokens come first, then the hidden ones, each kind cut into pieces. For example, with two pieces each:
     # position    0 1 2 3 4   5 6 7
     # hidden      0 0 0 0 0   1 1 1
     # piece       0 0 1 1 1   0 1 1
@@ -147,11 +147,11 @@ def random_spans(
     can_cut_hidden = (positions > n_kept[:, None]) & ~is_padding
     cuts = choose(can_cut_kept, n_cuts, generator)  # (B, T)
     cuts |= choose(can_cut_hidden, n_cuts, generator)
-    # `cumsum` goes on counting from the kept to the hidden tokens.
+    # `cumsum` continues counting from the visible to the hidden tokens.
     piece = cuts.cumsum(1) - is_hidden * n_cuts[:, None]  # (B, T)
 
-    # Kept piece n has the key 2n, hidden piece n the key 2n + 1, and padding an even key above all others. Sorted keys
-    # are pieces that alternate, and the positions with odd keys are hidden.
+    # Visible piece n has key 2n, hidden piece n has key 2n + 1, and padding has an even key above all others. Sorting
+    # the keys makes the pieces alternate, and the positions with odd keys are hidden.
     keys = 2 * piece + is_hidden  # (B, T)
     keys = keys.masked_fill(is_padding, 2 * max_length)
     sorted_keys = keys.sort(1).values  # (B, T)
@@ -161,15 +161,15 @@ def random_spans(
 def hide_spans(
     ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the ids to read and the ids to write when positions of texts are hidden; -1 means no token.
+    """Returns the ids to read and the ids to write if positions of texts are hidden; -1 means no token.
 
     Figure 2 of the paper hides the third, fourth and ninth word of "Thank you for inviting me to your party last week".
     The model reads "Thank you <X> me to your party <Y> week" and writes "<X> for inviting <Y> last <Z>".
 
     Args:
         ids: texts `(B, T)`.
-        lengths: their lengths `(B,)`.
-        hidden: positions to hide `(B, T)`, bool.
+        lengths: text lengths `(B,)`.
+        hidden: mask of the positions to hide, `(B, T)`.
         sentinels: ids of <X>, <Y>, ...
 
     Raises:
@@ -191,17 +191,17 @@ def hide_spans(
     is_visible = ~hidden & length_mask(lengths, ids.shape[1])  # (B, T)
     visible = ids.masked_fill(~is_visible, -1)  # (B, T)
     read = torch.where(begins, marks, visible)  # (B, T)
-    # Each position writes a sentinel if a span begins there, then its token if it is hidden.
+    # Each position writes a sentinel if a span begins there, followed by its token if it is hidden.
     hidden_ids = ids.masked_fill(~hidden, -1)  # (B, T)
     written = torch.stack([marks, hidden_ids], 2).flatten(1)  # (B, 2T)
-    last_marks = sentinels[n_spans][:, None]  # (B, 1): ends the text
+    last_marks = sentinels[n_spans][:, None]  # (B, 1), at the end of the text
     return read, torch.cat([written, last_marks], 1)
 
 
 @OBJECTIVES.register("span_corruption")
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Pretraining):
-    """Pretraining as in T5, instead of the likelihood: hides spans, which the model writes. Set `tokenizer.sentinels`.
+    """Pretraining as in T5, instead of the likelihood: the model writes hidden spans. Requires `tokenizer.sentinels`.
 
     Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5).
     The model reads a text in which sentinels replace spans, and writes each sentinel followed by its span.
@@ -234,7 +234,7 @@ class DenoisingConfig(Settings):
     """Denoising (Lewis et al. 2020, section 2.2)."""
 
     rate: float = Field(default=0.3, ge=0, lt=1)
-    """Share of the tokens that are hidden, in spans of three tokens on average; 0 hides none."""
+    """Share of tokens that are hidden, in spans of three tokens on average; 0 hides none."""
 
 
 def permute_sentences(
@@ -242,13 +242,13 @@ def permute_sentences(
 ) -> Tensor:
     """Returns texts `(B, T)` with their sentences in random order.
 
-    A sentence ends with an id in `ends`; the last one ends with the text.
+    A sentence ends with an id in `ends`; the last sentence ends with the text.
     """
     is_end = torch.isin(ids, torch.tensor(ends))  # (B, T)
     sentence = is_end.cumsum(1) - is_end.long()  # (B, T): number of each token's sentence
     sentence_keys = torch.rand(
         ids.shape, generator=generator, dtype=torch.float64
-    )  # (B, T), of T sentences at most
+    )  # (B, T), for at most T sentences
     keys = sentence_keys.gather(1, sentence)  # (B, T)
     # Random keys are below 1, so adding 1 keeps the padding at the end.
     keys = keys + ~length_mask(lengths, ids.shape[1])
@@ -265,16 +265,16 @@ def infill(
     mask: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Replaces spans of texts `(B, T)` by one `mask` each; returns rows of ids that end with -1.
+    """Replaces each span of texts `(B, T)` by a `mask`; returns rows of ids, padded with -1.
 
-    `hidden` `(B,)` tokens of each text are hidden. Span lengths are drawn from a Poisson distribution until they sum up
-    to `hidden`; the last span is cut. A span of length 0 inserts a mask. The order of the spans and of the kept tokens
-    is drawn uniformly from all orders.
+    In each text `hidden` `(B,)` tokens are hidden. Span lengths are drawn from a Poisson distribution until they add up
+    to `hidden`; the last span is cut. A span of length 0 inserts a mask. The order of spans and visible tokens is drawn
+    uniformly from all orders.
     """
     max_spans = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # practically never too few
     means = torch.full((len(ids), max_spans), mean_length)  # (B, max_spans)
     drawn_lengths = torch.poisson(means, generator=generator).long()  # (B, max_spans)
-    # Ends in hidden tokens. Once a span reaches `hidden`, all later ones begin and end there, and do not count.
+    # Span ends are counted in hidden tokens. Once a span reaches `hidden`, all later ones are empty and do not count.
     span_ends = drawn_lengths.cumsum(1)  # (B, max_spans)
     span_ends = span_ends.minimum(hidden[:, None])
     span_ends[:, -1] = hidden
@@ -282,15 +282,17 @@ def infill(
     span_lengths = span_ends - span_begins  # (B, max_spans)
     n_spans = (span_begins < hidden[:, None]).sum(1)  # (B,)
 
-    # The result has one slot for each span and for each kept token.
+    # The result has a slot for each span and for each visible token.
     n_slots = lengths - hidden + n_spans  # (B,)
     is_slot = length_mask(n_slots, int(n_slots.max()))  # (B, slots)
     is_span = choose(is_slot, n_spans, generator)  # (B, slots)
     span = is_span.cumsum(1) - 1  # (B, slots): number of the span
-    span = span.clamp(0, max_spans - 1)  # slots before the first span have any number
-    # In tokens of the text.
+    span = span.clamp(0, max_spans - 1)  # arbitrary before the first span
+    # number of text tokens in each slot
     slot_lengths = torch.where(is_span, span_lengths.gather(1, span), 1)  # (B, slots)
-    last_position = slot_lengths.cumsum(1) - 1  # (B, slots): of the slot's last token in the text
+    last_position = (
+        slot_lengths.cumsum(1) - 1
+    )  # (B, slots): position in the text of the slot's last token
     last_position = last_position.clamp(0, ids.shape[1] - 1)
     last_token = ids.gather(1, last_position)  # (B, slots)
     filled = torch.where(is_span, mask, last_token)  # (B, slots)
@@ -300,10 +302,10 @@ def infill(
 @OBJECTIVES.register("denoising")
 @dataclass(frozen=True, kw_only=True)
 class Denoising(Pretraining):
-    """Pretraining as in BART, instead of the likelihood; needs `tokenizer.specials: [<mask>]`.
+    """Pretraining as in BART, instead of the likelihood; requires `tokenizer.specials: [<mask>]`.
 
     Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...".
-    The model reads a text with its sentences in another order and with hidden spans, and writes the original text.
+    The model reads a text with permuted sentences and hidden spans, and writes the original text.
     """
 
     specials = (MASK,)
@@ -318,10 +320,11 @@ class Denoising(Pretraining):
         is_token = length_mask(lengths, ids.shape[1])  # (B, T)
         targets = targets_of(ids.masked_fill(~is_token, -1))
 
-        # Sentences end with these marks: within a word, or alone, where subword tokenizers mark the start of a word.
+        # Sentences end with these marks, within a word or alone; in the latter case subword tokenizers mark a word
+        # start.
         marks = [".", "!", "?", WORD_START + ".", WORD_START + "!", WORD_START + "?"]
         mark_ids = tokenizers.tgt.vocabulary.ids(marks)
-        ends = [EOS]  # of documents within a block
+        ends = [EOS]  # at the end of documents within a block
         ends += [mark_id for mark_id in mark_ids if mark_id != UNK]
         ids = permute_sentences(ids, lengths, ends, generator)
 

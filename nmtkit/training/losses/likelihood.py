@@ -1,6 +1,6 @@
 """The negative log-likelihood of targets or labels, with label smoothing.
 
-M predicted positions, V words in the vocabulary, X = V plus the unknown words of the source.
+Letters: M predicted positions, V words in the vocabulary, X = V plus the unknown words of the source.
 """
 
 import math
@@ -16,19 +16,19 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _MAX_EXPONENT = 700.0
-"""The exponential of a larger number overflows a float64."""
+"""Exponent above which the exponential would overflow float64."""
 
 
 def likelihood(
     log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Returns the negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
+    """Returns the targets' negative log-likelihood with label smoothing, and without; see `smoothed`.
 
     Args:
         log_probs: log-probabilities `(M, X)` at the positions in `batch.loss_mask`, in row-major order.
-        batch: the batch with the targets. It may be on the CPU while `log_probs` is on another device; then selecting
+        batch: batch with the targets. It may be on the CPU while `log_probs` is on another device, so that selecting
             the targets does not wait for that device.
-        vocabulary_size: V. If X is larger, the model copies, and the targets are the extended ids.
+        vocabulary_size: V. If X is larger, the model copies, and the targets are extended ids.
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
     copies = log_probs.shape[-1] > vocabulary_size
@@ -65,7 +65,7 @@ def smoothed(
     Args:
         nll: negative log-probabilities of the targets, `(M,)`.
         vocabulary_log_probs: log-probabilities of all words of the vocabulary, `(M, V)`, or their sums over it, `(M,)`.
-            None is enough without smoothing.
+            May be None without smoothing.
         vocabulary_size: V.
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
@@ -90,11 +90,11 @@ class Likelihood(Objective):
 
     @property
     def reads_words(self) -> Literal["sum", "wanted"]:
-        """The words whose log-probabilities are needed: smoothing needs their sum over the vocabulary."""
+        """Words whose log-probabilities are needed. Smoothing needs their sum over the vocabulary."""
         return "sum" if self.smoothing > 0 else "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Returns the loss with smoothing, and the negative log-likelihood without."""
+        """Returns the loss with smoothing, and the negative log-likelihood without it."""
         assert inputs.nll is not None
         if inputs.log_probs is None:
             vocabulary_log_probs = inputs.sums  # (M,)
@@ -121,7 +121,7 @@ class PlainLikelihood(Likelihood):
 
     @classmethod
     def from_setting(cls, setting: float | None) -> "PlainLikelihood | None":
-        """Returns the likelihood with this smoothing; a training config always has a value, 0 by default."""
+        """Builds the likelihood with this smoothing, which has a default of 0 in a training config."""
         if setting is None:
             return None
         return cls(smoothing=setting)

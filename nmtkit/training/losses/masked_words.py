@@ -12,7 +12,7 @@ from nmtkit.training.losses.corruption import MASK, Pretraining, special_id, who
 from nmtkit.training.losses.objective import OBJECTIVES
 
 RANDOM_SHARE = 0.5
-"""Share of the chosen tokens without <mask> that become a random token; the rest are unchanged."""
+"""Share of those chosen tokens that are not masked which become a random token; the rest are unchanged."""
 
 
 class MaskedWordsConfig(Settings):
@@ -21,15 +21,15 @@ class MaskedWordsConfig(Settings):
     rate: float = Field(default=0.15, gt=0, lt=1)
     """Probability that a token is chosen; special tokens never are. Only chosen tokens are predicted."""
     mask: float = Field(default=0.8, ge=0, le=1)
-    """Share of the chosen tokens that become <mask>; 1 in ELECTRA. Half of the others become a random token."""
+    """Share of chosen tokens that become <mask>; 1 in ELECTRA. Half of the others become a random token."""
 
 
 @OBJECTIVES.register("masked_words")
 @dataclass(frozen=True, kw_only=True)
 class MaskedWords(Pretraining):
-    """Pretraining as in BERT, instead of the likelihood: predicts hidden words; `{}` has the paper's settings.
+    """Pretraining as in BERT, instead of the likelihood: predicts hidden words; `{}` selects the paper's settings.
 
-    The mean negative log-likelihood of a chosen word, in nats, given the text with the chosen words hidden.
+    The loss is the mean negative log-likelihood of a chosen word, in nats, given the text with hidden words.
     Words are chosen independently of each other, so a batch may have none.
     """
 
@@ -52,14 +52,14 @@ class MaskedWords(Pretraining):
         is_word = inputs.ids >= vocabulary.n_specials  # (B, S)
         is_chosen = is_word & (choice < settings.rate)  # (B, S)
 
-        # A chosen word becomes <mask>, a random word, or stays. `treatment` is uniform:
+        # A chosen word becomes <mask> or a random word, or stays unchanged. `treatment` is uniform:
         # 0         mask             mask + random_share       1
         # |  <mask>  |  random word         |     unchanged    |
         random_share = (1 - settings.mask) * RANDOM_SHARE
         is_hidden = is_chosen & (treatment < settings.mask)  # (B, S)
         is_replaced = is_chosen & (
             treatment < settings.mask + random_share
-        )  # (B, S), including the hidden ones
+        )  # (B, S), including the hidden words
         ids = torch.where(is_replaced, random_words, inputs.ids)  # (B, S)
         ids = ids.masked_fill(is_hidden, special_id(tokenizers))
         labels = inputs.ids.masked_fill(~is_chosen, -1)  # (B, S)

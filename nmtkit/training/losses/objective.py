@@ -1,10 +1,10 @@
 """The contract between losses and the training loop, and the backward pass that all losses share.
 
 An objective returns sums over a batch by name. The loop adds them up over batches, processes and updates, and divides
-each by its normalizer.
+each sum by its normalizer.
 
-B examples, T target positions, S source positions, A heads, M positions where something is predicted, V words in the
-vocabulary, X = V plus the unknown words of the source.
+Letters: B examples, T target positions, S source positions, A heads, M predicted positions, V words in the vocabulary,
+X = V plus the unknown words of the source.
 """
 
 import math
@@ -25,8 +25,8 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.models.abilities import as_multi_head, log_likelihood
 from nmtkit.models.base import Memory, Model, ModelConfig, ModelOutput
 
-# The log shows objectives in this order, and `corrupt` is called in this order: pairs of texts are made before their
-# words are hidden.
+# The log shows objectives in this order, and `corrupt` is called in this order: text pairs must be formed before words
+# are hidden.
 OBJECTIVES: Registry["type[Objective]"] = Registry(
     "training objective",
     {
@@ -58,16 +58,16 @@ Reader = Callable[[Batch, bool], tuple[ModelOutput, Memory | None]]
 
 
 class _Root(NamedTuple):
-    """A tensor from which a backward pass starts."""
+    """A tensor at which a backward pass starts."""
 
     tensor: Tensor
     gradient: Tensor | None = None
-    """Gradient of the loss with respect to the tensor; None if the tensor is a loss itself."""
+    """Gradient of the loss with respect to the tensor, or None if the tensor is a loss itself."""
 
 
 @dataclass(frozen=True)
 class ObjectiveInput:
-    """The model's output for a batch, with the parts that an objective needs."""
+    """A model's output for a batch, with the parts that an objective needs."""
 
     model: Model
     batch: Batch
@@ -77,19 +77,19 @@ class ObjectiveInput:
     vocabulary_size: int
     """V."""
     output: ModelOutput
-    """Output at all positions, `(B, T, *)` for targets; for an objective that needs `log_probs`, at the M positions of
-    `part`, `(M, *)`."""
+    """Output at all positions, `(B, T, *)` for targets, or, for an objective that needs `log_probs`, at the M positions
+    of `part`, `(M, *)`."""
     heads: Tensor | None = None
-    """Weights of all heads in the layer of `output.attention`, `(B, A, T, S)`; for an objective that needs `heads`."""
+    """Weights of all heads in the layer of `output.attention`, `(B, A, T, S)`; for objectives that need `heads`."""
     log_probs: Tensor | None = None
-    """Log-probabilities at the positions of `part`, `(M, X)`; for an objective that needs `log_probs` of all words."""
+    """Log-probabilities at the positions of `part`, `(M, X)`; for objectives that need `log_probs` of all words."""
     nll: Tensor | None = None
-    """Negative log-probabilities of the targets there, `(M,)`, in nats; for an objective that needs `log_probs`."""
+    """Negative log-probabilities of the targets in `part`, `(M,)`, in nats; for objectives that need `log_probs`."""
     sums: Tensor | None = None
-    """Sums of the log-probabilities over the vocabulary, `(M,)`; for an objective whose `reads_words` is "sum", if
+    """Sums of log-probabilities over the vocabulary, `(M,)`; for objectives whose `reads_words` is "sum", if
     `log_probs` is None."""
     part: slice = field(default_factory=lambda: slice(None))
-    """The range of these M positions among all positions in `batch.loss_mask`, in row-major order."""
+    """Range of these M positions among all positions in `batch.loss_mask`, in row-major order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,25 +99,26 @@ class Objective(ABC):
     weight: float = 1.0
     """Factor on the mean loss."""
     settings: Any = None
-    """Value of the objective's key in the recipe, if the value is a group of settings."""
+    """Value of the objective's key in the recipe if it is a group of settings."""
 
     Config: ClassVar[type[Settings]] = Settings
-    """Settings in `training.objectives`, if the objective has any; `{}` takes the defaults, a number is the weight."""
+    """Settings in `training.objectives`, if the objective has any; `{}` selects the defaults, a number is the
+    weight."""
     normalizers: ClassVar[Mapping[str, str]]
-    """The sums by name, each with the count that divides it: `tokens`, `sentences`, or a name from `counts`. The first
-    sum is minimized, times the weight; the others are only reported."""
+    """Name of each sum, with the name of the count that divides it: `tokens`, `sentences`, or a name from `counts`. The
+    first sum is minimized, times the weight; the others are only reported."""
     replaces_likelihood: ClassVar[bool] = False
     """Whether the objective replaces the plain likelihood, as pretraining objectives do."""
     needs: ClassVar[InputKind] = "log_probs"
     """Input of `terms`. "log_probs": log-probabilities, for a part of the batch at a time. "attention": attention at
-    all positions. "heads": the same, and the weights of all heads in its layer. "output": the output at all positions,
-    for an auxiliary head of the model. "none": `terms` is not used, `custom_backward` does everything."""
+    all positions. "heads": in addition, the weights of all heads in its layer. "output": the output at all positions,
+    for an auxiliary head of the model. "none": `terms` is not called; `custom_backward` does everything."""
     specials: ClassVar[Sequence[str]] = ()
-    """Special tokens that the vocabulary must have."""
+    """Special tokens that the vocabulary must contain."""
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
-        """Returns the objective for a value of its key, settings or a weight; None if the weight is 0."""
+        """Builds the objective from its key's value, settings or a weight; returns None if the weight is 0."""
         if isinstance(setting, Settings):
             return cls(settings=setting)
         if not setting:
@@ -140,11 +141,11 @@ class Objective(ABC):
         return next(iter(self.normalizers))
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        """Returns the batch with the inputs and targets that the objective wants; by default unchanged.
+        """Returns the batch with the objective's inputs and targets; by default unchanged.
 
-        Called for every batch of training and of the validation loss, on the CPU. All randomness must come from the
-        generator. It is a CPU generator, seeded with the position of the batch, so that a resumed training sees the
-        same batches.
+        Called for every batch of training and of the validation loss, on the CPU. All randomness must come from
+        `generator`, a CPU generator that is seeded with the batch's position, so that a resumed run sees the same
+        batches.
         """
         return batch
 
@@ -154,12 +155,12 @@ class Objective(ABC):
 
         Args:
             model: settings of the model.
-            begins_from_run: whether the model starts with the weights of another run.
+            begins_from_run: whether the model starts with weights from another run.
         """
         return ""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Returns further counts of a batch, which is on the CPU."""
+        """Returns additional counts of a batch on the CPU."""
         return {}
 
     @abstractmethod
@@ -167,22 +168,22 @@ class Objective(ABC):
         """Returns the sums in `normalizers` by name: scalars on the device, the first one with its graph."""
 
     def custom_backward(self, update: "GradientAccumulator", batch: Batch) -> dict[str, Tensor]:
-        """Adds gradients that `terms` cannot express; returns sums by name, the one named `LOSS` times the weight."""
+        """Adds gradients that `terms` cannot express. Returns sums by name; `LOSS` is already weighted."""
         return {}
 
     def after_update(
         self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
     ) -> None:
-        """May change a buffer of the model, given the sums and counts of an update over all processes."""
+        """Can change buffers of the model, given an update's sums and counts over all processes."""
         return
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns what the log shows, given the means without `LOSS`; by default these means."""
+        """Returns the metrics that the log shows, given the means without `LOSS`; by default these means."""
         return dict(means)
 
 
 def chosen_objectives(config: Settings) -> dict[str, Objective]:
-    """Returns the objectives of a training config by name, in the order of registration."""
+    """Returns a training config's objectives by name, in the order of registration."""
     settings_by_name = getattr(config, "objectives", {})
     chosen: dict[str, Objective] = {}
     for name in OBJECTIVES:
@@ -199,7 +200,7 @@ def chosen_objectives(config: Settings) -> dict[str, Objective]:
 
 
 def build_objectives(config: Settings) -> list[Objective]:
-    """Returns the objectives of a training config, in the order of registration, with their final weights."""
+    """Returns a training config's objectives, in the order of registration, with their final weights."""
     chosen = list(chosen_objectives(config).values())
     weighted: list[Objective] = []
     for objective in chosen:
@@ -211,16 +212,16 @@ def build_objectives(config: Settings) -> list[Objective]:
 
 @dataclass(frozen=True)
 class GradientAccumulator:
-    """Adds up the gradients of all batches of one update."""
+    """Adds up the gradients of all batches in an update."""
 
     model: Model
-    """The model, in training mode, on the device."""
+    """The model on the device, in training mode."""
     objectives: Sequence[Objective]
     counts: Mapping[str, int]
     """Normalizers: counts over all batches of the update in all processes."""
     device: torch.device
     chunk_bytes: int
-    """Largest size of the log-probabilities that are in memory at one time."""
+    """Maximum size of the log-probabilities in memory at one time."""
     factor: float = 1.0
     """Factor on all gradients."""
 
@@ -230,17 +231,17 @@ class GradientAccumulator:
         read: Reader | None = None,
         around_last: AbstractContextManager[None] | None = None,
     ) -> dict[str, Tensor]:
-        """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
+        """Adds the gradient of a batch on the CPU; returns the sums of all objectives by name, on the device.
 
-        The log-probabilities `(M, X)` are by far the largest tensors. The output layer therefore runs on a part of the
-        M positions at a time, and backward goes from the losses of the part to the input of the output layer (rows of
-        the model's output, and the memory) before the next part starts. The gradient is the same, and only the
-        log-probabilities of one part are in memory. Losses on attention or output read all positions at once.
+        The log-probabilities `(M, X)` are by far the largest tensors. The output layer therefore processes a part of
+        the M positions at a time, and the backward pass runs from the part's losses to the output layer's inputs (rows
+        of the model's output, and the memory) before the next part starts. The gradient is the same, but only one
+        part's log-probabilities are in memory. Losses on attention or output read all positions at once.
 
         Args:
             batch: the batch, on the CPU.
-            read: the forward pass; `Model.read` by default.
-            around_last: context of the last backward pass, unless an objective has passes in `custom_backward`.
+            read: the forward pass; default: `Model.read`.
+            around_last: context for the last backward pass, unless an objective has passes in `custom_backward`.
         """
         totals: dict[str, Tensor] = {}
         inputs, memory = self._forward(batch, read or self.model.read)
@@ -298,12 +299,12 @@ class GradientAccumulator:
     def _backward_in_parts(
         self, inputs: ObjectiveInput, memory: Memory | None, totals: dict[str, Tensor]
     ) -> list[_Root]:
-        """Runs backward for all losses on log-probabilities, up to the input of the output layer.
+        """Runs the backward pass of all losses on log-probabilities, down to the inputs of the output layer.
 
         Computes the log-probabilities for a part of the M positions at a time, and differentiates each part before the
         next one. Adds the sums of the losses to `totals`.
 
-        Returns the tensors where backward stopped, with their gradients.
+        Returns the tensors at which the backward pass stopped, with their gradients.
         """
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
         needed_words = {objective.reads_words for objective in objectives}
@@ -311,7 +312,7 @@ class GradientAccumulator:
         rows = inputs.output.gather(mask)  # (M, *)
         n_rows = rows.features.shape[0]
         copies = rows.copy_gate is not None
-        # `log_likelihood` cannot give the sum over the vocabulary for a model that copies.
+        # For a model that copies, `log_likelihood` cannot return the sum over the vocabulary.
         needs_log_probs = "all" in needed_words or (copies and "sum" in needed_words)
         needs_sums = "sum" in needed_words
         # Selected on the CPU, so that nothing waits for the device.
@@ -319,12 +320,12 @@ class GradientAccumulator:
         targets = send(targets, self.device)
         row_bytes = 4 * (inputs.vocabulary_size + inputs.batch.n_oov)
         part_size = max(1, self.chunk_bytes // row_bytes)
-        # all parts add to its gradients
+        # all parts add to the memory's gradients
         memory_leaf = None if memory is None else memory.mapped(_leaf)
 
         parts: list[ModelOutput] = []
-        sums_of_parts: list[Tensor] = []  # of each part, the sums of all objectives
-        # at least one part, for a batch without targets, too
+        sums_of_parts: list[Tensor] = []  # for each part, the sums of all objectives
+        # at least one part, even for a batch without targets
         for begin in range(0, max(1, n_rows), part_size):
             part = slice(begin, min(begin + part_size, n_rows))
             part_output = rows.select(part).mapped(_leaf)  # (m, *)
@@ -378,7 +379,7 @@ class GradientAccumulator:
 
 
 def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 1.0) -> None:
-    """Adds sums by name to the totals; only `LOSS`, to which several objectives may add, is weighted."""
+    """Adds sums by name to the totals; only `LOSS`, to which several objectives may contribute, is weighted."""
     for name, value in sums.items():
         addend = value
         if name == LOSS:
@@ -390,14 +391,14 @@ def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """Cuts a tensor off its graph, so that backward stops there and leaves a gradient."""
+    """Detaches a tensor from its graph, so that the backward pass stops there and leaves a gradient."""
     if not tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_()
 
 
 def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Root]:
-    """Returns those tensors of `rows` that the losses of the parts depend on, with their gradients."""
+    """Returns those tensors of `rows` on which the parts' losses depend, with their gradients."""
     roots: list[_Root] = []
     tensors_of_parts = [part.tensors() for part in parts]
     for number, tensor in enumerate(rows.tensors()):
@@ -415,8 +416,8 @@ def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Ro
 
 
 def _backward(roots: Sequence[_Root]) -> None:
-    """Runs backward outside of autocast, as torch advises: each operation keeps the types of its forward pass."""
-    # frozen weights leave losses without a graph
+    """Runs a backward pass outside autocast, as torch recommends: operations keep the types of their forward pass."""
+    # with frozen weights, losses may have no graph
     trained = [root for root in roots if root.tensor.requires_grad]
     if not trained:
         return

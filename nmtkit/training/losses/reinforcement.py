@@ -1,24 +1,25 @@
 """Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
 
 For each article the model writes two summaries: y^s, sampled from its distribution, and y^, the most probable word at
-each step. If the sample gets a higher reward than the greedy summary it becomes more probable, otherwise less:
+each step. If the sample gets a higher reward than the greedy summary, it becomes more probable, otherwise less:
 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
 
-Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward of them all. O_rl, the expected reward,
-is their eq. 8. Eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), except for a constant factor.
+Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward of all samples. The expected reward
+O_rl is their eq. 8. Their eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), up to a constant factor.
 
 The reward r is ROUGE-L or GLEU between the ids of a summary and of the reference, from 0 to 1. Ids are extended, so
 that a copied unknown word counts. With subwords, the reward is computed on pieces, not on words.
 
 As in the paper, both losses are sums over the words of a summary. Both are divided by the target words of the update.
-The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from the same distribution whose
-logarithm the equation contains. Therefore both summaries are written, and y^s is scored, without dropout and without
+The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from exactly the distribution whose
+logarithm appears in the equation. Therefore both summaries are written, and y^s is scored, without dropout and without
 the model's own words as input.
 
-B articles, N samples of each, K = N + 1 summaries of each (the samples, then the greedy one), T positions of a summary,
-U positions of a reference, R summaries with their references as rows, X = V plus the unknown words of the source.
+Letters: B articles, N samples of each, K = N + 1 summaries of each (the samples, then the greedy summary), T positions
+of a summary, U positions of a reference, R pairs of summary and reference as rows, M words of all samples, X = V plus
+the unknown words of the source.
 """
 
 import math
@@ -47,57 +48,57 @@ from nmtkit.training.losses.objective import (
 )
 
 _NEVER = -1
-"""Replaces UNK in references. No summary contains it, so a written UNK earns no reward."""
+"""Replaces UNK in references. No summary contains it, so UNK in a summary earns no reward."""
 MAX_LENGTH_RATIO = 1.5
-"""Largest length of a sample relative to the longest reference of the batch."""
+"""Maximum length of a sample relative to the longest reference of the batch."""
 LEAVE_BELOW = 0.875
-"""Finished articles are removed when at most this share of the batch is unfinished: copying the rest has a cost."""
+"""Share of unfinished articles at which finished ones are removed from the batch; copying the rest has a cost."""
 
 
 class ReinforceConfig(Settings):
     """Reward of sampled texts, mixed with likelihood: Paulus et al. 2018, section 3, or Wu et al. 2016, section 5."""
 
     gamma: float = Field(default=0.9984, gt=0, le=1)
-    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so the weight is near one.
-    0.98328 corresponds to alpha = 0.017 of Wu et al."""
+    """Weight of the reinforcement loss; the likelihood gets the rest. Rewards differ only slightly, so the weight is
+    near one. 0.98328 corresponds to alpha = 0.017 in Wu et al."""
     reward: Literal["rougeL", "gleu"] = "rougeL"
     """Reward of the tokens, from 0 to 1: ROUGE-L F1, or GLEU as in Wu et al."""
     samples: Length = Field(default=1, ge=1)
-    """Number of texts sampled per source. A single one is compared with the most probable words (self-critical);
+    """Number of texts sampled per source. A single sample is compared with the most probable words (self-critical);
     several are compared with their mean: Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
-    """Largest length of a sampled summary, in tokens, including EOS. It is also limited to 1.5 times the longest
-    reference of the batch, and to the learned positions of the model."""
+    """Maximum length of a sampled summary, in tokens including EOS. It is also limited to 1.5 times the longest
+    reference of the batch, and to the model's learned positions."""
 
     def limit(self, tgt_length: int) -> int:
-        """Returns the largest length of a sample if the longest reference has `tgt_length` tokens, including EOS."""
+        """Returns the maximum length of a sample if the longest reference has `tgt_length` tokens, including EOS."""
         limit = math.ceil(MAX_LENGTH_RATIO * tgt_length)
         return max(1, min(self.max_length, limit))
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """K summaries of each of B articles: the samples, then the greedy one."""
+    """K summaries of each of B articles: the samples, then the greedy summary."""
 
     ids: Tensor
-    """`(B, K, T)`: extended ids, including the EOS of a summary that ended before the limit; then PAD."""
+    """Extended ids `(B, K, T)`, including EOS if a summary ended before the limit, followed by PAD."""
     lengths: Tensor
-    """`(B, K)`: number of tokens, including EOS."""
+    """Number of tokens, including EOS, `(B, K)`."""
 
 
 @torch.no_grad()
 def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1) -> Rollouts:
-    """Decodes all summaries of every article, as hypotheses of one sentence, without decoding rules.
+    """Decodes all summaries of each article as hypotheses of one sentence, without decoding rules.
 
     An article is removed from the batch when all its summaries have ended. From then on, B in the shapes below is the
-    number of articles that remain; `ids` and `lengths` keep the rows of all articles.
+    number of remaining articles; `ids` and `lengths` keep the rows of all articles.
     """
     device = memory.mask.device
     n_articles = len(memory.mask)
     n_summaries = samples + 1
     while not reserve_positions(model, limit):
         limit -= 1
-    # Rows of `ids` that are still being written.
+    # rows of `ids` that are still being written
     articles = torch.arange(n_articles, device=device)  # (B,)
     summaries = torch.arange(n_summaries, device=device)  # (K,)
     # Row b * K + k of the state is summary k of article b.
@@ -107,7 +108,7 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     ids = torch.full((n_articles, n_summaries, limit), PAD, device=device)  # (B, K, T)
     ended = torch.zeros_like(tokens, dtype=torch.bool)  # (B, K)
     lengths = torch.zeros_like(tokens)  # (B, K)
-    check_every = 1 if device.type == "cpu" else 8  # steps; the check waits for the device
+    check_every = 1 if device.type == "cpu" else 8  # in steps; the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens.flatten(), state, memory, cache)
         log_probs = model.predict(output, memory)  # (B*K, X)
@@ -134,17 +135,17 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
             articles = articles[unfinished]
             tokens = tokens[unfinished]
             ended = ended[unfinished]
-    # Under autocast, older versions of torch would reuse the weights that were cast here, without gradients, in the
-    # second pass (issue 112583).
+    # Under autocast, older versions of torch would reuse in the second pass the weights that were cast here without
+    # gradients (pytorch issue 112583).
     torch.clear_autocast_cache()
     return Rollouts(ids[:, :, : step + 1], lengths)
 
 
 def sample_indices(probs: Tensor) -> Tensor:
-    """Samples an index of the last axis from these probabilities `(*, X)`: `(*,)`; does not wait for the device.
+    """Samples an index `(*,)` of the last axis from probabilities `(*, X)`, without waiting for the device.
 
-    The index is the first whose cumulated probability is above a uniform number. Gumbel's trick would need X random
-    numbers per sample; a CPU, whose generator is serial, would take longer for them than for the step itself.
+    The index is the first whose cumulative probability is above a uniform number. Gumbel's trick would need X random
+    numbers per sample, which a CPU's serial generator would produce more slowly than the step itself takes.
     """
     cumulated = probs.cumsum(
         -1, dtype=torch.float64
@@ -152,31 +153,31 @@ def sample_indices(probs: Tensor) -> Tensor:
     uniform = torch.rand(
         cumulated.shape[:-1], dtype=cumulated.dtype, device=cumulated.device
     )  # (*,)
-    # The probabilities may sum up to a little more or less than 1.
+    # The probabilities may sum to slightly more or less than 1.
     total = cumulated[..., -1:]  # (*, 1)
     threshold = uniform.unsqueeze(-1) * total  # (*, 1)
     indices = torch.searchsorted(cumulated, threshold, right=True)  # (*, 1)
     indices = indices.squeeze(-1)  # (*,)
-    # NaN, which is above all sums, gives the index X.
+    # NaN compares as larger than all sums and would give the index X.
     return indices.clamp(max=cumulated.shape[-1] - 1)
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """Returns the ROUGE-L F1 of each row `(R,)`: Lin 2004, section 3, with equal weights of recall and precision.
+    """Returns the ROUGE-L F1 of each row `(R,)`: Lin 2004, section 3, with equal weights for recall and precision.
 
     The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The length of the longest common subsequence comes
     from the usual table: `L[i,j] = max(L[i-1,j], L[i,j-1], L[i-1,j-1] + [x_i = y_j])`.
 
     Args:
         ids: texts `(R, T)`.
-        lengths: their lengths n `(R,)`.
+        lengths: text lengths n `(R,)`.
         references: references `(R, U)`.
-        reference_lengths: their lengths m `(R,)`. The result is 0 if n and m are both 0.
+        reference_lengths: reference lengths m `(R,)`. The result is 0 if n and m are both 0.
     """
     n_rows, width = references.shape
     columns = torch.arange(width, device=ids.device)  # (U,)
     is_real = columns < reference_lengths[:, None]  # (R, U)
-    # Row i of the table, for all R pairs. Column 0 is the empty reference.
+    # Row i of the table L for all R pairs. Column 0 belongs to the empty reference.
     longest = torch.zeros(n_rows, width + 1, dtype=torch.int64, device=ids.device)  # (R, U+1)
     for step, token in enumerate(ids.unbind(1)):
         is_written = (step < lengths)[:, None]  # (R, 1)
@@ -185,7 +186,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
         without_match = longest[:, 1:]  # (R, U): L[i-1,j]
         with_match = longest[:, :-1] + is_match  # (R, U): L[i-1,j-1] + [x_i = y_j]
         best = torch.maximum(without_match, with_match)  # (R, U)
-        # The running maximum over j stands for the comparison with L[i,j-1].
+        # The running maximum over j includes the comparison with L[i,j-1].
         longest[:, 1:] = best.cummax(1).values
     total = (lengths + reference_lengths).clamp(min=1)  # (R,)
     return 2 * longest[:, -1] / total
@@ -195,25 +196,25 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
     """Returns the GLEU of each row `(R,)`: the smaller of precision and recall of all 1- to 4-grams.
 
     Wu et al. 2016, section 5. The arguments are those of `rouge_l`. An n-gram of the text is a match if it occurred
-    earlier in the text fewer times than it occurs in the reference; so each n-gram of the reference is matched once.
+    earlier in the text fewer times than it occurs in the reference, so each n-gram of the reference is matched once.
     """
     device = ids.device
     positions = torch.arange(ids.shape[1], device=device)  # (T,)
     is_written = positions < lengths[:, None]  # (R, T)
     reference_positions = torch.arange(references.shape[1], device=device)  # (U,)
     is_real = reference_positions < reference_lengths[:, None]  # (R, U)
-    # Entry [i,j] says whether the tokens at i and j are equal, within the text, or in text and reference.
+    # Entry [i,j]: whether the tokens at i and j are equal, within the text, or in text and reference.
     same_in_text = ids[:, :, None] == ids[:, None]  # (R, T, T)
     same_in_reference = ids[:, :, None] == references[:, None]  # (R, T, U)
     same_in_reference &= is_written[:, :, None]
     same_in_reference &= is_real[:, None]
-    # Entry [i,j] says whether the n-grams that begin at i and j are equal. They are if their first n-1 tokens are equal
-    # and the tokens at i+n-1 and j+n-1, too.
+    # Entry [i,j]: whether the n-grams that begin at i and j are equal. They are if their first n-1 tokens are equal and
+    # the tokens at i+n-1 and j+n-1 are, too.
     ngram_in_text = same_in_text
     ngram_in_reference = same_in_reference
     matches = torch.zeros_like(lengths)  # (R,)
     for n in range(1, 5):
-        # Equal n-grams before this one in the text.
+        # number of equal n-grams earlier in the text
         n_earlier = ngram_in_text.tril(-1).sum(2)  # (R, T-n+1)
         n_in_reference = ngram_in_reference.sum(2)  # (R, T-n+1)
         is_match = n_earlier < n_in_reference  # (R, T-n+1)
@@ -222,8 +223,8 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
         ngram_in_reference = (
             ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]
         )  # (R, T-n, U-n)
-    # Precision divides by the n-grams of the text, recall by those of the reference: the smaller ratio has the larger
-    # denominator. A text of l tokens has l-n+1 n-grams.
+    # Precision divides by the text's n-grams, recall by the reference's: the smaller ratio has the larger denominator.
+    # A text of l tokens has l-n+1 n-grams.
     max_lengths = torch.maximum(lengths, reference_lengths)  # (R,)
     n_ngrams = max_lengths[:, None] - torch.arange(4, device=device)  # (R, 4)
     n_ngrams = n_ngrams.clamp(min=0).sum(1)  # (R,)
@@ -233,12 +234,12 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
 def rewards(
     rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL"
 ) -> Tensor:
-    """Returns the rewards of all summaries `(B, K)`, without EOS.
+    """Returns the rewards `(B, K)` of all summaries, compared without EOS.
 
     Args:
         rollouts: the summaries.
         references: extended ids `(B, U)`, with EOS at the end.
-        reference_lengths: their lengths `(B,)`, including EOS.
+        reference_lengths: reference lengths `(B,)`, including EOS.
         reward: `rougeL` or `gleu`.
     """
     n_summaries = rollouts.ids.shape[1]
@@ -257,7 +258,7 @@ def rewards(
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Turns dropout off in a model that is differentiated.
+    """Disables dropout in a model that is differentiated.
 
     cuDNN can differentiate recurrent layers only in training mode, so they stay in it, with a dropout of zero.
     """
@@ -279,7 +280,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
-    """Returns the batch with the sampled summaries as targets; the N samples of an article are consecutive rows."""
+    """Returns the batch with the sampled summaries as targets; an article's N samples are consecutive rows."""
     sample_ids = rollouts.ids[:, :-1]  # (B, N, T), without the greedy summaries
     sample_lengths = rollouts.lengths[:, :-1]  # (B, N)
     n_samples = sample_ids.shape[1]
@@ -319,9 +320,9 @@ class _Rewarded(Objective):
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
 class Reinforce(Objective):
-    """Self-critical training: rewards texts that the model samples, in addition to the likelihood, in a last stage.
+    """Self-critical training: rewards texts sampled from the model, in addition to the likelihood, in a last stage.
 
-    The reinforcement term of equation 16; all other objectives belong to L_ml and share the weight 1 - gamma.
+    This is the reinforcement term of equation 16; all other objectives belong to L_ml and share the weight 1 - gamma.
     """
 
     normalizers: ClassVar = {
@@ -354,7 +355,7 @@ class Reinforce(Objective):
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
-        """Samples summaries of every article and adds the gradient of equation 15; returns its loss and the rewards."""
+        """Samples summaries of each article and adds the gradient of equation 15; returns its loss and the rewards."""
         model = as_decoder(update.model)
         n_samples = self.settings.samples  # N
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
@@ -376,7 +377,7 @@ class Reinforce(Objective):
             baseline = greedy if n_samples == 1 else mean_reward  # (B, 1)
             advantage = (sampled - baseline).flatten() / n_samples  # (B*N,)
 
-            # In a second pass, the samples are the targets. Each reads its own copy of the article's memory.
+            # In a second pass, the samples are the targets. Each one reads a copy of its article's memory.
             cpu_rollouts = Rollouts(rollouts.ids.cpu(), rollouts.lengths.cpu())
             samples_batch = sampled_batch(batch, cpu_rollouts)  # B*N examples
             articles = torch.arange(batch.size, device=update.device).repeat_interleave(

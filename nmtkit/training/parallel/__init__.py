@@ -1,1 +1,1 @@
-"""Several processes as one training."""
+"""Training with several processes."""

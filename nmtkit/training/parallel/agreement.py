@@ -1,4 +1,4 @@
-"""Comparison of the weights of all processes, each of which computes its own copy."""
+"""Compares the weights of all processes, each of which computes its own copy."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ from nmtkit.core.errors import TrainingError
 from nmtkit.training.parallel import processes
 
 _INTEGER_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Types by the size of an element in bytes."""
+"""Integer types by the size of an element in bytes."""
 
 
 def require_same_weights(weights: Mapping[str, Tensor], update: int) -> None:
-    """Compares a checksum of each tensor; raises a TrainingError in all processes if one differs from the others."""
+    """Compares the processes' checksums of each tensor; raises a TrainingError in all processes if they differ."""
     if not processes.is_initialized():
         return
-    # A checksum is the sum of the elements, their bits read as integers.
+    # A checksum is the sum of a tensor's elements, with their bits read as integers.
     sums: list[Tensor] = []
     for weight in weights.values():
         integers = weight.detach().view(_INTEGER_TYPES[weight.element_size()])
         sums.append(integers.sum(dtype=torch.int64))
     checksums_by_rank = processes.all_gather_objects(torch.stack(sums).tolist())
-    most_common, count = Counter(map(tuple, checksums_by_rank)).most_common(1)[0]
-    if 2 * count > len(checksums_by_rank):
+    most_common, n_equal = Counter(map(tuple, checksums_by_rank)).most_common(1)[0]
+    if 2 * n_equal > len(checksums_by_rank):
         others = "the others"
-        place = "there"
+        location = "there"
     else:  # without a majority, either may be wrong
         others = f"process {checksums_by_rank.index(list(most_common))}"
-        place = "in one of the two"
+        location = "in one of the two"
     for rank, checksums in enumerate(checksums_by_rank):
         for name, checksum, expected in zip(weights, checksums, most_common, strict=True):
             if checksum != expected:
                 raise TrainingError(
                     f"update {update}: process {rank} has other weights than {others}, first in {name!r}: a "
-                    f"processor or its memory is at fault {place}; the last saved state, in which all were equal, can "
-                    "be resumed without it"
+                    f"processor or its memory is at fault {location}; the last saved state, in which all were equal, "
+                    "can be resumed without it"
                 )

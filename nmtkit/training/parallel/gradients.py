@@ -1,7 +1,7 @@
 """Sums of gradients over several processes.
 
-Each process adds up the gradients of its own batches, divided by the number of target tokens in all processes. The sum
-over the processes is the gradient that a single process would compute from the same batches.
+Each process adds up the gradients of its batches, divided by the number of target tokens in all processes. The sum over
+the processes is the gradient that a single process would compute from the same batches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from nmtkit.training.parallel.processes import is_initialized, name_missing_process
 
 _BUCKET_BYTES = 25 << 20
-"""Size of the gradients in one message; a larger gradient has a message of its own."""
+"""Size of the gradients in a message; a larger gradient has a separate message."""
 
 
 class GradientSum:
-    """Replaces each gradient of an update by its sum over all processes, while backward still computes others.
+    """Replaces each gradient of an update by its sum over all processes, during the backward pass.
 
-    A message has a bucket of gradients, those of the last parameters first, because backward reaches them first. All
-    processes send the same messages in the same order. (torch's DistributedDataParallel expects one forward and one
-    backward pass per update; here there may be several.)
+    A message contains a bucket of gradients. The last parameters come first, because the backward pass reaches them
+    first. All processes send the same messages in the same order. (torch's DistributedDataParallel expects one forward
+    and one backward pass per update; here there may be several.)
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._buckets: list[list[nn.Parameter]] = []
         self._sent: list[tuple[Tensor, dist.Work | None]] = []
-        """Gradients of the first buckets, as sent, and the messages to wait for."""
+        """Gradients of the buckets sent so far, and the pending messages."""
         if not is_initialized():
             return
         free_bytes = 0
@@ -42,15 +42,15 @@ class GradientSum:
 
     @contextmanager
     def last_backward(self) -> Iterator[None]:
-        """Context of the last backward pass of an update: sends each bucket as soon as its gradients are complete.
+        """Context for the last backward pass of an update: sends each bucket as soon as its gradients are complete.
 
-        If the pass fails, the update can be made again: what was sent was complete, and stays valid.
+        If the pass fails, the update can be repeated: the gradients already sent are complete and stay valid.
         """
         n_missing = [len(bucket) for bucket in self._buckets]
 
         def count_gradient(number: int, _: Tensor) -> None:
             n_missing[number] -= 1
-            # A complete bucket waits for the earlier ones, so that all processes send in the same order.
+            # A complete bucket waits for earlier ones, so that all processes send in the same order.
             while len(self._sent) < len(self._buckets) and n_missing[len(self._sent)] == 0:
                 self._send_next()
 
@@ -63,7 +63,7 @@ class GradientSum:
             yield
 
     def finish(self) -> None:
-        """Sends the remaining buckets, and waits for all messages."""
+        """Sends the remaining buckets and waits for all messages."""
         while len(self._sent) < len(self._buckets):
             self._send_next()
         for bucket, (flat, message) in zip(self._buckets, self._sent, strict=True):
@@ -81,7 +81,7 @@ class GradientSum:
             if gradient is None:  # another process may have used the parameter
                 gradient = torch.zeros_like(parameter)
             gradients.append(gradient.flatten())
-        # a single large one is not copied
+        # a single large gradient is not copied
         flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         with name_missing_process():
             message = dist.all_reduce(flat, async_op=True)

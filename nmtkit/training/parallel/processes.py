@@ -1,4 +1,4 @@
-"""Processes that torchrun or srun started: their ranks, and small messages; a single process sends none."""
+"""Processes started by torchrun or srun: their ranks, and small messages. A single process sends no messages."""
 
 import json
 import os
@@ -22,21 +22,21 @@ from nmtkit.core.errors import NmtkitError, TrainingError, shorten
 T = TypeVar("T")
 
 _groups: dict[str, dist.ProcessGroup] = {}
-"""Groups with all processes and different timeouts: `messages` for small messages; `meeting` to find out which process
-is missing; `preparing` to wait for what process 0 prepares."""
+"""Groups that contain all processes, with different timeouts: `messages` for small messages; `meeting` to find out
+which process is missing; `preparing` to wait for process 0's preparations."""
 
 _TIMEOUT = timedelta(minutes=10)
-"""A process that sends no message for this time counts as missing."""
+"""A process that is silent for this long is considered missing."""
 _TO_MEET = timedelta(minutes=1)
-"""Time for all processes that know of a missing one to meet."""
+"""Time within which all processes that have noticed a missing one must meet."""
 _TO_PREPARE = timedelta(days=7)
-"""Time that the others wait while process 0 preprocesses."""
+"""Time that other processes wait while process 0 preprocesses."""
 _VISIBLE_WITHIN = 30.0
-"""Seconds until a file that another machine has written must be visible; network file systems have caches."""
+"""Seconds until a file written on another machine must be visible; network file systems have caches."""
 
 
 def join(device: torch.device) -> torch.device:
-    """Joins the processes that torchrun or srun started, if any; returns the device of this process."""
+    """Joins the processes that torchrun or srun started, if any; returns this process's device."""
     if not {"WORLD_SIZE", "RANK"} <= os.environ.keys():  # scripts for Slurm may set only WORLD_SIZE
         os.environ.update(_slurm_environment())
     world_size = os.environ.get("WORLD_SIZE", "1")
@@ -67,7 +67,7 @@ def join(device: torch.device) -> torch.device:
             f"process {os.environ['RANK']} of {world_size} does not find the others at {address} "
             f"({_first_line(fault)}); check that all were started and can reach that address"
         ) from fault
-    # Small messages travel between CPUs, so that reading them does not wait for the GPU.
+    # Small messages are sent between CPUs, so that reading them does not wait for the GPU.
     _groups["messages"] = dist.new_group(backend="gloo", timeout=_TIMEOUT)
     _groups["meeting"] = dist.new_group(backend="gloo", timeout=3 * _TO_MEET)
     _groups["preparing"] = dist.new_group(backend="gloo", timeout=_TO_PREPARE)
@@ -76,20 +76,20 @@ def join(device: torch.device) -> torch.device:
 
 def _init_process_group(device: torch.device) -> None:
     store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
-    # torchrun keeps one store over its restarts, with the addresses of processes that have ended.
+    # torchrun keeps the store when it restarts, including the addresses of processes that have ended.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
     store = PrefixStore(f"start {restart}", store)
     uses_nccl = False
     if device.type == "cuda":
-        # NCCL refuses processes that share a GPU. Slurm does not say which GPUs each of them sees, so they compare the
-        # ids of their GPUs. If some share one, all gradients are summed on the CPU.
+        # NCCL refuses processes that share a GPU. Slurm does not tell which GPUs each process sees, so the processes
+        # compare the ids of their GPUs. If any two share a GPU, all gradients are summed on the CPU.
         gpu = torch.cuda.get_device_properties(device).uuid
         store.set(f"gpu {rank}", str(gpu))
         gpus = {store.get(f"gpu {other}") for other in range(world_size)}
         uses_nccl = len(gpus) == world_size
     if uses_nccl:
-        # If a message times out, NCCL ends the process without an error. NCCL gets twice the timeout, so that one of
-        # the small messages, which follow by gloo, times out first.
+        # If a message times out, NCCL ends the process without an error. NCCL has twice the timeout, so that one of the
+        # small messages that follow, sent by gloo, times out first.
         dist.init_process_group(
             "cpu:gloo,cuda:nccl",
             store=store,
@@ -105,7 +105,7 @@ def _init_process_group(device: torch.device) -> None:
 
 
 def _slurm_environment() -> dict[str, str]:
-    """Returns the variables that torchrun sets, from those of srun; none if srun did not start several processes."""
+    """Derives the variables that torchrun sets from srun's; empty if srun did not start several processes."""
     slurm = os.environ
     if int(slurm.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
         return {}
@@ -131,7 +131,7 @@ def leave() -> None:
 
 
 def rank() -> int:
-    """Returns the number of this process, from 0. Process 0 evaluates, saves and prints."""
+    """Returns this process's number, from 0. Process 0 evaluates, saves and prints."""
     return dist.get_rank() if is_initialized() else 0
 
 
@@ -146,14 +146,14 @@ def all_reduce_sum(tensor: Tensor) -> None:
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
-    """Returns the sum of each number over all processes; sends one message for all numbers."""
+    """Returns the sum of each number over all processes, using a single message."""
     totals = torch.tensor(numbers)
     _all_reduce(totals, group=_groups.get("messages"))
     return totals.tolist()
 
 
 def max_over_ranks(numbers: Sequence[float]) -> list[float]:
-    """Returns the maximum of each number over all processes; sends one message for all numbers."""
+    """Returns the maximum of each number over all processes, using a single message."""
     maxima = torch.tensor(numbers, dtype=torch.float64)
     _all_reduce(maxima, op=dist.ReduceOp.MAX, group=_groups.get("messages"))
     return maxima.tolist()
@@ -170,7 +170,7 @@ def _all_reduce(
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor with the one in process 0."""
+    """Replaces each tensor with process 0's."""
     if is_initialized():
         with name_missing_process():
             for tensor in tensors:
@@ -178,12 +178,12 @@ def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
 
 
 def broadcast_object(value: T | None) -> T:
-    """Returns the value of process 0 in every process; the others pass None."""
+    """Returns process 0's value in every process; the others pass None."""
     return cast(T, all_gather_objects(value)[0])
 
 
 def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
-    """Process 0 calls `function` while the others wait; see `events_of_rank_zero`."""
+    """Calls `function` in process 0 while the others wait; see `events_of_rank_zero`."""
 
     def events() -> Iterator[None]:
         function()
@@ -194,10 +194,10 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
 
 
 def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterator[T]:
-    """Process 0 yields `events` while the others wait, for days if necessary; if it fails, all processes stop.
+    """Yields `events` in process 0 while the others wait, for days if necessary; if it fails, all processes stop.
 
-    `made` is a folder that process 0 makes and every process needs; an NmtkitError is raised if a process does not see
-    it.
+    `made` is a folder that process 0 creates and every process needs; an NmtkitError is raised if a process does not
+    see it.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
@@ -218,9 +218,9 @@ def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterat
 
 
 def _require_shared_folder(folder: Path) -> None:
-    """Checks that all processes see a new file that process 0 makes in the folder, and removes it."""
+    """Checks that all processes see a new file that process 0 creates in the folder, and removes it."""
     name = f".seen-{time.time_ns()}"
-    # Made before any other process looks, because network file systems remember for a while that a file is missing.
+    # Created before any other process looks, because network file systems remember for a while that a file is missing.
     if rank() == 0:
         (folder / name).touch()
     mark = folder / broadcast_object(name)
@@ -238,7 +238,7 @@ def _require_shared_folder(folder: Path) -> None:
 
 
 def all_gather_objects(value: T) -> list[T]:
-    """Returns the values of all processes, in the order of ranks."""
+    """Returns the values of all processes, ordered by rank."""
     if not is_initialized():
         return [value]
     values: list[Any] = [None] * size()
@@ -248,10 +248,10 @@ def all_gather_objects(value: T) -> list[T]:
 
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
-    """Returns all items in order, given the items `all_items[rank() :: size()]` in each process."""
+    """Returns all items in order, given `all_items[rank() :: size()]` in each process."""
     items_by_rank = all_gather_objects(list(items))
     gathered: list[T] = []
-    # Each turn has one item of each process. In the last turn, some may have none, which gives None.
+    # Each turn has an item from each process. In the last turn, processes without an item are represented by None.
     for turn in zip_longest(*items_by_rank):
         gathered += [item for item in turn if item is not None]
     return gathered
@@ -259,7 +259,7 @@ def gather_dealt(items: Sequence[T]) -> list[T]:
 
 @contextmanager
 def name_missing_process() -> Iterator[None]:
-    """If a message inside fails or times out, raises a TrainingError with the process that should have sent it."""
+    """Raises a TrainingError that names the missing process if a message inside fails or times out."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -274,8 +274,8 @@ def name_missing_process() -> Iterator[None]:
 def _who_is_missing(fault: RuntimeError) -> str:
     if "imed out" in str(fault):
         return _who_is_late()
-    # Sending fails to a process that has ended, and succeeds to any other one, whether it receives or not. The others
-    # end, too, once they know. So the first process to come here writes the answer into the store.
+    # Sending fails if the receiver has ended, and otherwise succeeds, whether it receives or not. When processes notice
+    # this, they end, too. Therefore the first process that comes here writes the answer into the store.
     time.sleep(0.5)
     ended: list[int] = []
     store = dist.distributed_c10d._get_default_store()
@@ -296,7 +296,7 @@ def _who_is_missing(fault: RuntimeError) -> str:
 def _who_is_late() -> str:
     late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
     try:
-        # Process 0 gets an error with the ranks that do not come; the others get an error if it does not come itself.
+        # Process 0 gets an error with the ranks that do not come; the others get an error if process 0 does not come.
         dist.monitored_barrier(_groups.get("meeting"), _TO_MEET, wait_all_ranks=True)
     except RuntimeError as absence:
         message = str(absence)
@@ -311,7 +311,7 @@ def _who_is_late() -> str:
 
 
 def _first_line(fault: RuntimeError) -> str:
-    """Returns the first line of a message of torch, without the place in its source, such as `[file.cpp:123] `."""
+    """Returns the first line of a torch message, without its source location, such as `[file.cpp:123] `."""
     first_line = str(fault).splitlines()[0]
     return re.sub(r"^\[[^]]*] ", "", first_line)
 
@@ -322,5 +322,5 @@ def _process_names(ranks: Sequence[int]) -> str:
 
 
 def is_initialized() -> bool:
-    """Whether this process has joined others."""
+    """Returns whether this process has joined others."""
     return dist.is_available() and dist.is_initialized()

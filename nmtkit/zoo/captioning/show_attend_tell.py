@@ -1,4 +1,4 @@
-"""Show, Attend and Tell: an LSTM that looks at the regions of a picture before each word (Xu et al. 2015).
+"""Show, Attend and Tell: an LSTM that attends to image regions before each word (Xu et al. 2015).
 
     c_0 = f_init,c(mean a),  h_0 = f_init,h(mean a)                   section 3.1.2
     e_ti = f_att(a_i, h_{t-1}),  alpha_t = softmax(e_t)               eqs. 4 and 5
@@ -6,8 +6,8 @@
     h_t = LSTM(E y_{t-1}, h_{t-1}, z_t)                               eqs. 1 to 3
     p(y_t) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t))             eq. 7
 
-This is the soft attention; the hard one (`hard_attention`, section 4.1) draws z_t, one of the a_i. `doubly_stochastic`
-in `training` is eq. 14. Letters as in show_and_tell.py.
+This is soft attention; hard attention (`hard_attention`, section 4.1) samples z_t from the a_i.
+`doubly_stochastic` in `training` is eq. 14. Letters as in show_and_tell.py.
 """
 
 from typing import Any, Literal
@@ -32,14 +32,14 @@ class ShowAttendTellConfig(CaptionerConfig):
     kind: Literal["show_attend_tell"] = "show_attend_tell"
     """Which model."""
     attention_size: Width = Field(default=256, ge=1)
-    """Units in which a region is compared with the state."""
+    """Size of the attention layer that compares regions with the state."""
     hard_attention: bool = False
-    """A word looks at one region, which is drawn while the objective hard_attention trains it, in place of at all."""
+    """Attend to a single region per word; it is sampled while the objective hard_attention trains it."""
 
 
 @MODELS.register("show_attend_tell")
 class ShowAttendTell(Captioner[AttentionMemory]):
-    """Look, then update; see the head of this file."""
+    """Attends, then updates the state; see the module docstring."""
 
     Config = ShowAttendTellConfig
 
@@ -57,7 +57,7 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         init_weights(self, "xavier")
 
     def encode(self, batch: Batch) -> AttentionMemory:
-        """The regions, their keys, and the first state."""
+        """Returns the regions, their keys, and the initial state."""
         regions, mask, mean = self.regions(batch)
         (hidden, cell), values = self.bridge(mean.unsqueeze(1), None), self.dropout(regions)
         return AttentionMemory(
@@ -72,7 +72,7 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """Looks with the state that is there, then updates it."""
+        """Attends with the current state, then updates it."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new = self._look_then_update(embedded, state, memory)
         return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights), new
@@ -80,7 +80,7 @@ class ShowAttendTell(Captioner[AttentionMemory]):
     def unroll(
         self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """All steps: words are embedded before the loop and features joined after it, each in one go."""
+        """Runs all steps; words are embedded before the loop and features joined after it, in one call each."""
         embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state, draws, steps = self.start(memory), self.attention.draws(batch.soft), []
         for word in embedded.unbind(1):
@@ -98,18 +98,18 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         memory: AttentionMemory,
         draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, RecurrentState]:
-        """From words `(N,E)` to contexts `(N,D)`, weights `(N,R)` and the next state."""
+        """Returns contexts `(N,D)`, weights `(N,R)` and the next state for words `(N,E)`."""
         queries = state.hidden.reshape(
             -1, rows_per_sentence(len(embedded), memory), state.hidden.shape[2]
         )  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
-        contexts = draws.contexts(weights, memory.values) if draws else contexts
+        contexts = draws.sample_contexts(weights, memory.values) if draws else contexts
         context = (torch.sigmoid(self.gate(queries)) * contexts).flatten(0, 1)  # (N,D)
         new = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
         return context, weights.flatten(0, 1), RecurrentState(*new)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """`(...,V)`; eq. 7 before the softmax, L_h and L_z side by side in one matrix."""
+        """`(...,V)`; eq. 7 before the softmax, with L_h and L_z joined in one matrix."""
         size = self.output.in_features
         features = output.features[..., :size] + self.readout(output.features[..., size:])
         return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)
