@@ -22,7 +22,7 @@ MISTAKES = {
         "--set training.threads=true": "`training.threads`: auto, or a number from 1 to 1,024 (given: ",
         "--set 'data.train.weights=[1, 2]'": "src names 1 and weights 2: they must be paired",
         "--set data.valid=": "`data.valid` is missing",
-        "--run empty/run": "cannot write",
+        "--run empty/run": "cannot be written",
         "--device cuda:99": "no such device: 'cuda:99'; this machine has: ",
     },
     "train": {
@@ -53,7 +53,7 @@ MISTAKES = {
         "": "RECIPE|FILES",
         "nowhere train.tgt": "nowhere: no such file",
         "nowhere.yaml": "no recipe 'nowhere.yaml'",
-        "demmo": "the nearest are demo, ",
+        "demmo": "the closest names are demo, ",
         "train.src train.tgt valid.src": "3 files",
         "train.src train.tgt --valid": "'--valid' requires an argument",
         "train.src train.tgt --set data.max_length=5": "--set and --run apply to a recipe",
