@@ -1,4 +1,4 @@
-"""The model card of an exported run: a README.md with the head that Hugging Face's hub reads."""
+"""Writes the model card of an exported run: a README.md with the metadata for the Hugging Face hub."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.tokenizers.languages import chosen_languages
+from nmtkit.data.tokenizers.languages import chosen_languages, sides_without_language
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.models.base import Model
@@ -32,7 +32,8 @@ batch = tokenizer(["TEXT"], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
-`generate` searches as `generation_config.json` says. It has no limits by the length of the source.""",
+`generate` uses the search settings in `generation_config.json`. It cannot limit the output relative
+to the source length.""",
     "ctranslate2": """\
 ```python
 import ctranslate2
@@ -46,8 +47,8 @@ OPTIONS
 print([token for token in results[0].hypotheses[0] if token != "</s>"])
 ```
 
-TOKENS and hypotheses are pieces of the SentencePiece models `source.spm` and `target.spm`; of a model of words there
-are none, and TOKENS are words of its vocabulary.""",
+TOKENS and hypotheses are pieces of the SentencePiece models `source.spm` and `target.spm`. A
+word-level model has no such files; its TOKENS are words of the vocabulary.""",
     "safetensors": """\
 ```sh
 nmtkit COMMAND -m DIR FILE
@@ -88,8 +89,9 @@ print(tokenizer.decode(ids, skip_special_tokens=True))
 ```
 """
 _DIFFERENCES = (
-    "The options search as the recipe does. Texts of a beam may differ, because CTranslate2 gives the probability of "
-    "forbidden tokens to the others. Directly after a prefix, it ends a text only if that is the best continuation."
+    "These options reproduce the recipe's search. Beam search may still find other texts, because "
+    "CTranslate2 gives the probability of forbidden tokens to the other tokens, and ends a text "
+    "directly after its prefix only if that is the best continuation."
 )
 
 
@@ -101,9 +103,9 @@ def model_card(
     program: str,
     licence: str | None,
 ) -> str:
-    """Returns the text of the card of a run that was exported in the format of a program.
+    """Returns the card of a run that was exported in the format of `program`.
 
-    The default of `licence` is an imported model's own.
+    `licence` defaults to the licence of the imported model.
     """
     imported = read_object(run.imported)
     task = TASKS.get(recipe.task)
@@ -119,8 +121,8 @@ def model_card(
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A model of kind {recipe.model.kind} for {task.name}, with {count_parameters(model):,} weights and "
-        f"{_sizes(tokenizers)} tokens. nmtkit {__version__} wrote this folder.",
+        f"A {recipe.model.kind} model for {task.name} with {count_parameters(model):,} weights and "
+        f"{_sizes(tokenizers)} tokens, exported by nmtkit {__version__}.",
         "## Use",
         *_use(recipe, tokenizers, program),
         "## Data",
@@ -142,7 +144,7 @@ def _sizes(tokenizers: Tokenizers) -> str:
 
 
 def _use(recipe: Recipe, tokenizers: Tokenizers, program: str) -> list[str]:
-    """Returns paragraphs on how the model is used in its program."""
+    """Returns paragraphs that explain how to use the model in its program."""
     if program == "safetensors":
         return [_USE[program].replace("COMMAND", TASKS.get(recipe.task).command)]
     is_public = tokenizers.config.kind == "huggingface"
@@ -155,19 +157,26 @@ def _use(recipe: Recipe, tokenizers: Tokenizers, program: str) -> list[str]:
     paragraphs = [use]
     tags = [] if is_public else tokenizers.src.vocabulary.specials
     if tags:
-        paragraphs.append(f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}.")
+        paragraphs.append(
+            f"A source may begin with one of these tags: {', '.join(f'`{tag}`' for tag in tags)}."
+        )
     limit = source_token_limit(recipe)
     if limit:
         paragraphs.append(
-            f"It was made to read the first {limit} tokens of a source; cut longer ones."
+            f"The model reads at most the first {limit} tokens of a source; truncate longer "
+            "sources."
         )
     if program == "ctranslate2" and not is_public and tokenizers.src.config.lowercase:
-        paragraphs.append("TOKENS are of text in lower case.")
+        paragraphs.append("Lower-case the text before you split it into TOKENS.")
     return paragraphs
 
 
-def _lines_of(options: Mapping[str, Any]) -> str:
-    return "\n".join(f"    {key}={value!r}," for key, value in options.items())
+def _lines_of(options: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    lines = []
+    for key, value in options.items():
+        comment = (comments or {}).get(key)
+        lines.append(f"    {key}={value!r}," + (f"  # {comment}" if comment else ""))
+    return "\n".join(lines)
 
 
 def _public_use_in_ctranslate2(search: SearchConfig, tokenizers: Tokenizers) -> str:
@@ -180,13 +189,30 @@ def _public_use_in_ctranslate2(search: SearchConfig, tokenizers: Tokenizers) -> 
     tokenizer = tokenizers.tgt
     assert isinstance(tokenizer, HuggingFaceTokenizer)
     prefix = tokenizer.public_names(tokenizer.first_tokens())
+    comments = {}
+    sentences = _DIFFERENCES
+    if "tgt" in sides_without_language(tokenizers.config):
+        example = _example_target(tokenizer)
+        prefix = tokenizer.public_names([example])
+        comments["target_prefix"] = "the language to write"
+        sentences += (
+            f" `target_prefix` chooses the language to write. `{example}` is only an example: use any of the "
+            f"{len(tokenizer.languages)} languages in `tokenizer.all_special_tokens`."
+        )
     if prefix:
         options["target_prefix"] = [prefix]
-    return _PUBLIC_TRANSLATOR_USE.replace("OPTIONS", _lines_of(options)) + "\n" + _DIFFERENCES
+    program = _PUBLIC_TRANSLATOR_USE.replace("OPTIONS", _lines_of(options, comments))
+    return program + "\n" + sentences
+
+
+def _example_target(tokenizer: HuggingFaceTokenizer) -> str:
+    """Returns a language to show in the program: French if the model has it, else its first one."""
+    french = [name for name in tokenizer.languages if name.strip("_").startswith("fr")]
+    return (french or tokenizer.languages)[0]
 
 
 def _public_use(search: SearchConfig, tokenizers: Tokenizers, program: str) -> str:
-    """Returns how to use an exported model that has the tokenizer it was imported with."""
+    """Explains how to use an exported model that has the tokenizer of its import."""
     if program == "ctranslate2":
         use = _public_use_in_ctranslate2(search, tokenizers)
     else:
@@ -196,9 +222,11 @@ def _public_use(search: SearchConfig, tokenizers: Tokenizers, program: str) -> s
     chosen = chosen_languages(tokenizers.config)
     if chosen:
         parts.append(
-            f"It was last trained to read {chosen['src'] or 'several languages'} and to write "
-            f"{chosen['tgt'] or 'several languages'}."
+            f"The model was last trained to read {chosen['src'] or 'several languages'} and to "
+            f"write {chosen['tgt'] or 'several languages'}."
         )
+        if chosen["src"] is None:
+            parts.append("Set `tokenizer.src_lang` to the language of the source text.")
     if tokenizers.config.source_prefix:
         parts.append(f"Put {tokenizers.config.source_prefix!r} before every source.")
     return "\n\n".join(parts)
@@ -206,7 +234,10 @@ def _public_use(search: SearchConfig, tokenizers: Tokenizers, program: str) -> s
 
 def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
     if imported:
-        return f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see the card of that."
+        return (
+            f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see "
+            "its model card."
+        )
     counts = read_object(run.report).get("splits", {})
     lines = []
     for split, files in recipe.data.splits().items():
@@ -224,11 +255,11 @@ def _scores(run: RunFolder) -> str:
         for score in scores
         if isinstance(score, dict)
     ]
-    return "\n".join(lines) or "This model has none."
+    return "\n".join(lines) or "This model has no scores."
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a file of the run; empty if it is missing or damaged."""
+    """Returns the object in a file of the run; empty if the file is missing or damaged."""
     try:
         content = parse_json(path.read_bytes(), str(path))
     except (OSError, DataError):

@@ -1,7 +1,7 @@
-"""Writes an imported model, fine-tuned or not, as the folder of `transformers` that it was imported from.
+"""Exports an imported model, fine-tuned or not, in the `transformers` format of its import.
 
-`import` keeps the settings and the tokenizer of that folder in the run. Weights get their names and rows back: the
-tables of names are those of the import, and the tokenizer has the row of each token.
+`import` keeps the settings and tokenizer of the imported folder in the run. Weights get their
+original names and rows back, with the same tables of names and the tokenizer's row of each token.
 """
 
 import json
@@ -18,7 +18,7 @@ from nmtkit.convert.huggingface.families import FAMILIES, PublicWeights
 from nmtkit.convert.huggingface.generation import generation_settings
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.files import write_errors, write_json
-from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE, HuggingFaceTokenizer
 from nmtkit.data.tokenizers.languages import chosen_languages
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
@@ -60,12 +60,13 @@ def write_public_huggingface(
 
 
 def _read_public_config(run: RunFolder) -> dict[str, Any]:
-    """Returns the `config.json` that a model was imported with; raises NmtkitError if the run has none."""
+    """Returns the `config.json` of the import; raises NmtkitError if the run has none."""
     path = run.public / "config.json"
     if not path.is_file():
         raise NmtkitError(
-            f"{run.path}: it was imported by an older version, which did not keep the tokenizer's files: import the "
-            "public model again (and fine-tune it again), or take --to safetensors"
+            f"{run.path}: imported by an older version of nmtkit, which did not keep the tokenizer "
+            "files; import the public model again (and fine-tune it again), or use --to "
+            "safetensors"
         )
     return read_json(path, dict)
 
@@ -73,7 +74,7 @@ def _read_public_config(run: RunFolder) -> dict[str, Any]:
 def _generation_config(
     run: RunFolder, config: Mapping[str, Any], tokenizers: Tokenizers, recipe: Recipe
 ) -> dict[str, Any]:
-    """Returns the settings of `generate`: the imported settings, changed by the recipe's search."""
+    """Returns the settings of `generate`: those of the import, overridden by the recipe's search."""
     path = run.public / "generation_config.json"
     imported = read_json(path, dict) if path.is_file() else {}
     search = recipe.search
@@ -107,7 +108,7 @@ def _generation_config(
 
 
 def _write_languages(path: Path, tokenizers: Tokenizers) -> None:
-    """Makes the languages of a fine-tuned model the defaults of its tokenizer."""
+    """Makes the fine-tuning languages the tokenizer's defaults."""
     chosen = chosen_languages(tokenizers.config)
     if not any(chosen.values()) or not path.is_file():
         return
@@ -123,7 +124,7 @@ def _write_languages(path: Path, tokenizers: Tokenizers) -> None:
 def write_public_ctranslate2(
     run: RunFolder, model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path
 ) -> None:
-    """Writes the folder of CTranslate2, by its converter of the folder of `transformers`."""
+    """Writes a CTranslate2 folder with CTranslate2's converter for `transformers` folders."""
     transformers = library("huggingface")
     converters = library("ctranslate2").converters
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -155,7 +156,13 @@ def write_public_ctranslate2(
                 specification.config.unk_token = names[rows[UNK]]
                 specification.config.bos_token = names[rows[BOS]]
                 specification.config.eos_token = names[rows[EOS]]
-                specification.config.decoder_start_token = names[rows[BOS]]
+                # In an mBART-25 whose target language is not chosen, the target prefix names the first input.
+                begins_with_prefix = tokenizer.config.affixes.get("tgt", {}).get("start") == [
+                    LANGUAGE
+                ]
+                specification.config.decoder_start_token = (
+                    None if begins_with_prefix else names[rows[BOS]]
+                )
             specification.validate()
             specification.optimize()
             specification.save(str(folder))
@@ -164,7 +171,7 @@ def write_public_ctranslate2(
         ) as fault:  # the library raises many kinds, for models that it does not support
             reason = shorten(" ".join(str(fault).split()), 200)
             raise NmtkitError(
-                f"ctranslate2 cannot convert this model: {reason}; take --to huggingface"
+                f"ctranslate2 cannot convert this model: {reason}; use --to huggingface"
             ) from fault
         with write_errors(folder):
             for path in exported.iterdir():
@@ -173,10 +180,10 @@ def write_public_ctranslate2(
 
 
 def _row_names(tokenizer: Any, size: int) -> list[str]:
-    """Returns a name of its own for each row of a public model.
+    """Returns a unique name for each row of a public model.
 
-    The converter takes the names in the order of their rows. It lacks those of rows without a token, which it gives the
-    names of T5's sentinels, and those of rows whose token another row has too.
+    The converter takes the names in row order. It has no names for rows without a token, which it
+    names like T5's sentinels, or for rows whose token belongs to another row.
     """
     names = []
     for row in range(size):

@@ -139,6 +139,47 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     assert {*finished} == {True, False}
 
 
+@pytest.mark.parametrize("kind", ["nllb", "m2m100", "mbart", "mbart50"])
+def test_the_card_of_a_multilingual_model_shows_how_to_choose_the_language(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2")
+    source, french, german = LANGUAGES[kind]
+    public(kind, tmp_path / "theirs", scale=1.0)
+    leave_target_open(kind, tmp_path / "theirs")
+    run = Run(import_run(tmp_path / "theirs", str(tmp_path / "imported")))
+    folder = tmp_path / "exported"
+    export_run(run, "ctranslate2", folder)
+
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"    target_prefix=[[{french!r}]],  # the language to write\n" in card
+    assert f"`{french}` is only an example" in card
+    tokens = transformers.AutoTokenizer.from_pretrained(folder).all_special_tokens
+    assert {french, german} <= {*tokens}
+    line = LINES[3]
+    for target, changes in ((french, {}), (german, {"target_prefix": [[german]]})):
+        ours = Translator.load(
+            run.folder.path, device="cpu", engine="nmtkit", source_language=source, to=target
+        )
+        assert (
+            printed_by_card(folder, line, capsys, **changes).split() == ours.translate(line).split()
+        )
+
+
+def leave_target_open(kind: str, folder: Path) -> None:
+    """Removes the language to write from the folder of a public model."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings.pop("tgt_lang", None)
+        settings.pop("forced_bos_token_id", None)
+        if kind == "mbart":  # BOS is the language
+            settings.pop("decoder_start_token_id", None)
+        path.write_text(json.dumps(settings), encoding="utf-8")
+
+
 def with_renormalized_rules(
     apply_rules: Callable[..., torch.Tensor],
 ) -> Callable[..., torch.Tensor]:
