@@ -1,1 +1,1 @@
-"""Models of other toolkits, in and out."""
+"""Imports models of other toolkits and exports models to them."""

@@ -1,4 +1,4 @@
-"""Converts a checkpoint of another toolkit to the weights of a model here."""
+"""Converts a checkpoint of another toolkit to the weights of an nmtkit model."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,35 +28,36 @@ _SINUSOID_TOLERANCE = 4e-3
 
 @dataclass(frozen=True)
 class CheckpointConverter:
-    """A checkpoint with the table of its names and the tokenizers of its model.
+    """A checkpoint with its table of weight names and the tokenizers of its model.
 
-    The shape of each tensor is checked before it is read.
+    Checks the shape of each tensor before reading it.
     """
 
     place: Path
-    """Where the model's settings are, for messages."""
+    """Location of the model's settings, for messages."""
     weights: ExternalWeights
     names: WeightNames
     tokenizers: Tokenizers
     vocabularies: Maps
     used: set[str] = field(default_factory=set)
-    """Tensors that were read, or whose content is known to be in another tensor."""
+    """Tensors that were read, or that duplicate another tensor."""
 
     def fault(self, reason: str) -> CheckpointError:
-        """For weights that do not match the settings."""
+        """Returns the error for weights that do not match the settings."""
         return CheckpointError(
-            f"{self.weights.path}: {reason}; it is damaged, or of another model than its settings"
+            f"{self.weights.path}: {reason}; the file is damaged, or its settings belong to "
+            "another model"
         )
 
     def present(self, names: Sequence[str]) -> str:
-        """Returns the first of these names of one tied matrix that the file has: any one of them is enough."""
+        """Returns the first name of a tied matrix that the file contains; one of them is enough."""
         for name in names:
             if name in self.weights.shapes:
                 return name
         raise self.fault(f"the embeddings are missing (looked for {' and '.join(names)})")
 
     def tensor(self, name: str, shape: tuple[int, ...], optional: bool = False) -> Tensor:
-        """A tensor of the file; zeros where an `optional` one is missing."""
+        """Returns a tensor of the file; zeros if an `optional` one is missing."""
         stored_shape = self.weights.shapes.get(name)
         self.used.add(name)
         if stored_shape is None and optional:
@@ -76,14 +77,14 @@ class CheckpointConverter:
         shape: tuple[int, ...],
         optional: Callable[[str], bool] = lambda name: False,
     ) -> Tensor:
-        """One of our weights that is stored as the table says; `optional` tells which tensors may be missing."""
+        """Returns one of our weights, read according to the table; zeros for `optional` tensors."""
         stored = self.names.stored(name)
         part_shape = stored.part_shape(shape)
         parts = [self.tensor(part, part_shape, optional(part)) for part in stored.names]
         weight = stored.join(parts)
         if weight.shape != shape:
             raise self.fault(
-                f"{name}: its parts have {list(weight.shape)} numbers, not {list(shape)}"
+                f"{name}: its parts have shape {list(weight.shape)}, not {list(shape)}"
             )
         return weight
 
@@ -96,9 +97,9 @@ class CheckpointConverter:
         bias: Tensor | None = None,
         stored_as: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        """Embeddings `(V,width)`, output layer `(V,hidden)` and its bias, with our rows and names.
+        """Returns the embeddings `(V,width)`, output layer `(V,hidden)` and its bias, with our rows and names.
 
-        `stored_as` has other names of the file than the table, by our names.
+        `stored_as` maps our names to names in the file that differ from the table.
         """
         src = self._stored_words("src_embedding.weight", stored_as)
         tgt = self._stored_words("tgt_embedding.weight", stored_as)
@@ -114,7 +115,7 @@ class CheckpointConverter:
         }
 
     def words(self, name: str, columns: int, side: int = 1) -> Tensor:
-        """A matrix of the file that has a row for each word, with our rows."""
+        """Returns a matrix with one row per token, in our row order."""
         vocabulary = self.vocabularies[side]
         matrix = self.tensor(name, (vocabulary.size, columns))
         ordered = matrix[vocabulary.rows.clamp(max=vocabulary.size - 1)]
@@ -122,7 +123,7 @@ class CheckpointConverter:
         return ordered
 
     def output_bias(self, bias: Tensor | None = None) -> Tensor:
-        """The bias of the output layer, by default zero, with our rows; low where a token is never written."""
+        """Returns the output bias in our row order, zero by default, very low for tokens never written."""
         vocabulary = self.vocabularies[1]
         bias = torch.zeros(vocabulary.size) if bias is None else bias
         ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
@@ -130,13 +131,13 @@ class CheckpointConverter:
         return ordered
 
     def _stored_words(self, name: str, stored_as: Mapping[str, str] | None) -> str:
-        """Returns the name in the file of one of our matrices of words."""
+        """Returns the name in the file of one of our token matrices."""
         if stored_as is not None and name in stored_as:
             return stored_as[name]
         return self.names.theirs(name)
 
     def _tie(self, weights: Mapping[str, Tensor]) -> str:
-        """Returns the setting `tie` of a model with these matrices of words."""
+        """Returns the setting `tie` of a model with these token matrices."""
         embedding = weights["tgt_embedding.weight"]
         shares_embeddings = self.tokenizers.shared and torch.equal(
             weights["src_embedding.weight"], embedding
@@ -148,9 +149,9 @@ class CheckpointConverter:
     # -------------------------------------------------------------------------------------------------- positions
 
     def positions(self, width: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The model settings of the position embeddings in the file, and their tables `(P,H)` under our names.
+        """Returns the settings of the file's position embeddings, and their tables `(P,H)` under our names.
 
-        Settings and tables are empty if the file has none.
+        Both are empty if the file has no position embeddings.
         """
         tables: dict[str, Tensor] = {}
         for name in _POSITION_TABLES:
@@ -163,12 +164,12 @@ class CheckpointConverter:
         if len(kinds) == 1 and kinds != {"learned"}:
             return {"positions": kinds.pop()}, tables
         if len(tables) < len(_POSITION_TABLES):
-            raise self.fault("one side has learned positions, and the other has none")
+            raise self.fault("one side has learned positions and the other does not")
         sizes = {len(table) for table in tables.values()}
         return {"positions": "learned", "max_positions": max(sizes)}, tables
 
     def learned_positions(self, width: int) -> dict[str, Tensor]:
-        """The tables of learned positions `(P,width)`, by our names; the file says how many positions they have."""
+        """Returns the tables of learned positions `(P,width)` by our names; the file determines P."""
         tables = {}
         for name in _POSITION_TABLES:
             stored = self.names.stored(name)
@@ -177,13 +178,14 @@ class CheckpointConverter:
         return tables
 
     def require_sinusoids(self, width: int) -> None:
-        """Refuses other position tables than sinusoids."""
+        """Rejects position tables that are not sinusoids."""
         for name in _POSITION_TABLES:
             table = self._position_table(name, width)
             if table is not None and _position_kind(table) != "sinusoidal":
                 stored_name = self.names.theirs(name)
                 raise self.fault(
-                    f"{stored_name!r} holds other positions than sinusoids, which is not supported"
+                    f"{stored_name!r} contains position vectors that are not sinusoids, which "
+                    "is not supported"
                 )
 
     def _position_table(self, name: str, width: int) -> Tensor | None:
@@ -193,7 +195,7 @@ class CheckpointConverter:
             return None
         if shape[-1:] != (width,):
             raise self.fault(
-                f"{stored_name!r} has shape {list(shape)}, not {width} numbers a position"
+                f"{stored_name!r} has shape {list(shape)}, not {width} values per position"
             )
         return self.tensor(stored_name, shape).reshape(-1, width)
 
@@ -207,14 +209,15 @@ class CheckpointConverter:
         unread: Collection[str] = (),
         optional: Callable[[str], bool] = lambda name: False,
     ) -> tuple[C, dict[str, Tensor]]:
-        """Returns the settings of our model, and all its weights.
+        """Returns the settings and all weights of our model.
 
         Args:
-            kind: of our model.
-            settings: all but `tie`, which the weights of words tell.
-            converted: weights that are not stored as the table says, by our names; the model need not have all of them.
-            unread: tensors of the file that nothing reads.
-            optional: whether a tensor of the file may be missing, and is zero then.
+            kind: the kind of our model.
+            settings: all but `tie`, which follows from the token matrices.
+            converted: weights that are not stored according to the table, by our names; the model
+                may lack some of them.
+            unread: tensors of the file that are ignored.
+            optional: whether a tensor of the file may be missing; it is zero then.
         """
         tie = {"tie": self._tie(converted)} if "tie" in kind.model_fields else {}
         model = parse(kind, {**settings, **tie}, str(self.place))

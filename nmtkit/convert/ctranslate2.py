@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nmtkit.config import Recipe
 
 _ACTIVATIONS: dict[str, int] = {"relu": 0, "gelu_tanh": 1, "silu": 2, "gelu": 3}
-"""Its numbers of our activations."""
+"""CTranslate2's numbers of our activations."""
 
 _NAMES = WeightNames(
     {
@@ -49,13 +49,13 @@ _NAMES = WeightNames(
         "output.{kind}": "decoder.projection.{kind}",
     }
 )
-"""Attributes of its specification of a Transformer, in which numbers are places in lists."""
+"""Attributes of CTranslate2's Transformer specification; numbers are list indices."""
 
 
 def write_ctranslate2(
     model: Seq2Seq, tokenizers: Tokenizers, recipe: "Recipe", folder: Path
 ) -> None:
-    """Writes a folder for `ctranslate2.Translator`, with the sentencepiece models of both sides."""
+    """Writes a folder for `ctranslate2.Translator` with the SentencePiece models of both sides."""
     config = require_convertible(model.config, "ctranslate2")
     specification = to_ctranslate2(
         model=model,
@@ -71,10 +71,10 @@ def write_ctranslate2(
 def to_ctranslate2(
     model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], positions: int
 ) -> Any:
-    """Returns the same network for CTranslate2, whose `save(folder)` writes it.
+    """Returns the network as a CTranslate2 specification, whose `save(folder)` writes it.
 
-    The model must be as it was trained, not prepared for inference. `positions` is the number of position vectors; a T5
-    has none.
+    The model must be unchanged since training, not prepared for inference. `positions` is the
+    number of position vectors; a T5 has none.
     """
     config = require_convertible(model.config, "ctranslate2")
     form = layer_form_of(config)
@@ -129,14 +129,14 @@ def to_ctranslate2(
 
 
 def _set_relative_positions(stack: Any, table: Tensor, farthest: int) -> None:
-    """Gives all layers of a side what their heads add to energies by the distance, `(buckets,A)`."""
+    """Sets the relative position biases of all layers of a side, `(buckets,A)`."""
     for layer in stack.layer:
         layer.self_attention.relative_attention_bias = table.numpy()
         layer.self_attention.relative_attention_max_distance = np.dtype("int32").type(farthest)
 
 
 def _set(specification: Any, path: str, value: Tensor) -> None:
-    """Sets an attribute of a specification by its path, in which numbers are places in lists."""
+    """Sets an attribute of a specification by its path, in which numbers are list indices."""
     *above, last = path.split(".")
     if above[-1] in ("layer_norm", "layernorm_embedding"):
         last = {"weight": "gamma", "bias": "beta"}[last]

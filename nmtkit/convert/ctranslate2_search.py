@@ -1,6 +1,6 @@
-"""CTranslate2 as a search engine: the weights of a run are converted once, cached, and searched there.
+"""CTranslate2 as a decoding engine: a run's weights are converted once and cached.
 
-It searches as nmtkit does: what ends leaves the beam, and K ended hypotheses end a search.
+It searches like nmtkit: finished hypotheses leave the beam, and K of them end the search.
 """
 
 import json
@@ -47,24 +47,25 @@ COMPUTE_TYPES = {
     "bf16": "bfloat16",
     "fastest": "auto",
 }
-"""CTranslate2's names of our precisions; all others have one name."""
+"""CTranslate2's names of precisions, where they differ from ours."""
 POSITIONS = 4096
-"""Position vectors of a converted model with sinusoids."""
+"""Number of position vectors of a converted model with sinusoids."""
 FORMAT = 2
-"""Changes with what `to_ctranslate2` writes, so that earlier conversions are made anew."""
+"""Version of the output of `to_ctranslate2`; a new version invalidates earlier conversions."""
 MOST_SHIFT = 1e-3
-"""If suppressed tokens change a score by less, they hardly change what is found."""
+"""Suppressed tokens that change a score by less than this hardly change the result."""
 CACHE = "ctranslate2"
-"""The folder in the user's cache for conversions of runs whose folder cannot be written."""
+"""The folder in the user's cache for conversions of runs in read-only folders."""
 
 
 @ENGINES.register("ctranslate2")
 class CTranslate2Search(ExternalEngine):
-    """Finds the best hypotheses of sources; the log-probabilities of tokens are NaN unless they are asked for.
+    """Finds the best hypotheses of sources; token log-probabilities are NaN unless requested.
 
-    A batch has one limit of length, the largest. The last of the K hypotheses of a source ended in the last step of its
-    search; if none is cut or longer than its own limit, the larger limit has changed nothing. Else the source may have
-    to be searched again, together with others of the same limit. Fewer than K hypotheses end within that limit, so the
+    A batch uses the largest length limit of its sources. The last of a source's K hypotheses ended
+    in the last step of its search; if no hypothesis is truncated or longer than the source's own
+    limit, the larger limit made no difference. Otherwise the source may have to be searched again,
+    together with others of the same limit. Fewer than K hypotheses end within that limit, so the
     search may wait for 2K, and then returns all of them, not the best K.
     """
 
@@ -114,12 +115,10 @@ class CTranslate2Search(ExternalEngine):
         missing = missing_settings("ctranslate2", config)
         missing.pop("certain_prefix", None)  # a language always is
         if missing:
-            return (
-                f"ctranslate2 has no search like this one: it lacks {'; '.join(missing.values())}"
-            )
+            return f"ctranslate2 cannot run this search; it lacks {'; '.join(missing.values())}"
         changing = renormalizing_settings(config)
         if changing and exact:
-            return f"with {changing} ctranslate2 has other scores"
+            return f"with {changing} the scores of ctranslate2 differ"
         return ""
 
     @override
@@ -133,7 +132,8 @@ class CTranslate2Search(ExternalEngine):
     ) -> list[list[Hypothesis] | str]:
         if n_best > config.n_hypotheses:
             raise NmtkitError(
-                f"n_best {n_best} is more than beam_size {config.n_hypotheses}: raise it, or lower n_best"
+                f"n_best {n_best} exceeds beam_size {config.n_hypotheses}: raise beam_size or "
+                "lower n_best"
             )
         limits = self._limits(sources, config)
         found: list[list[Hypothesis] | str] = []
@@ -159,9 +159,10 @@ class CTranslate2Search(ExternalEngine):
         return found
 
     def _limits(self, sources: Sequence[SourceLine], config: SearchConfig) -> list[int]:
-        """Returns the most tokens of the hypotheses of each source, EOS counted.
+        """Returns the maximum hypothesis length of each source in tokens, including EOS.
 
-        They are remembered by length: of a line alone they would take a twentieth of the time.
+        The limits are cached by length: for single lines, computing them takes a twentieth of the
+        time.
         """
         config_before, known = self._known_limits
         if config_before is not config:
@@ -176,11 +177,14 @@ class CTranslate2Search(ExternalEngine):
     def _lacking_for(
         self, source: SourceLine, limit: int, config: SearchConfig, exact: bool
     ) -> str:
-        """Returns what the library lacks for a source, or an empty text."""
+        """Returns what the library does not support for a source, or an empty text."""
         if source.request is not None:
-            return f"{source.request.where}: engine ctranslate2 has no prefixes and terms"
+            return f"{source.request.where}: engine ctranslate2 does not support prefixes and terms"
         if self._positions is not None and max(source.length + 1, limit) >= self._positions:
-            return f"engine ctranslate2 has {self._positions} positions, for a text and for its translation"
+            return (
+                f"engine ctranslate2 supports at most {self._positions} tokens in a text and in its "
+                "translation"
+            )
         return _differs_behind_language(config, exact) if source.prefix else ""
 
     def _search_all(
@@ -191,10 +195,11 @@ class CTranslate2Search(ExternalEngine):
         n_best: int,
         exact: bool,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of every source within its limit; none where a hypothesis ended with padding.
+        """Returns the hypotheses of every source within its limit, or none if a hypothesis ended with padding.
 
-        All sources are searched with the largest limit first. A search with the own limit of a source takes the same
-        steps up to it. So whatever ended within that limit is right, and whatever did not has to be searched again.
+        All sources are first searched with the largest limit. A search with a source's own limit
+        takes the same steps up to that limit. So whatever ended within the limit is correct, and
+        everything else is searched again.
         """
         found = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
@@ -242,9 +247,9 @@ class CTranslate2Search(ExternalEngine):
     def _suppressed(
         self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int
     ) -> list[list[Hypothesis] | str]:
-        """Returns what is found if padding and BOS are suppressed, with the model's own scores.
+        """Returns the result with padding and BOS suppressed, and with the model's own scores.
 
-        If their probability is so large that nmtkit may find something else, it says so.
+        Warns if the probability of these tokens is so high that nmtkit may find another result.
         """
         found = self._search_all(
             sources, self._limits(sources, config), config, n_best=config.n_hypotheses, exact=False
@@ -257,7 +262,7 @@ class CTranslate2Search(ExternalEngine):
             ]
             scores = [one.score for one in after if one.finished]
             is_sure = max(shifts) < MOST_SHIFT and scores == sorted(scores, reverse=True)
-            reason = "engine ctranslate2 gives the probability of padding to other tokens"
+            reason = "engine ctranslate2 assigns the probability of padding to other tokens"
             chosen.append(after[:n_best] if is_sure else reason)
         return chosen
 
@@ -269,10 +274,11 @@ class CTranslate2Search(ExternalEngine):
         exact: bool,
         patience: int = 1,
     ) -> list[Any]:
-        """Returns what the library finds with one limit for all, K hypotheses of each source or more.
+        """Returns the library's results with one limit for all: at least K hypotheses per source.
 
-        Padding and BOS are never written. Tokens that the library suppresses leave their probability to the others. If
-        scores must be `exact`, a hypothesis ends with these tokens instead, and its result is not usable.
+        Padding and BOS are never written. The library gives the probability of suppressed tokens to
+        the others. If scores must be `exact`, these tokens end a hypothesis instead, whose result
+        is then not usable.
         """
         options = ctranslate2_options(config)
         options["max_decoding_length"] = limit
@@ -284,7 +290,7 @@ class CTranslate2Search(ExternalEngine):
         if any(source.prefix for source in sources):
             options["target_prefix"] = [self._tgt.tokens_of(source.prefix) for source in sources]
         results: list[Any] = _call(
-            "take smaller batches, shorter texts or `--engine nmtkit`",
+            "use smaller batches, shorter texts or `--engine nmtkit`",
             self._translator.translate_batch,
             [self._src.tokens_of(source.ids) for source in sources],
             patience=patience,
@@ -295,16 +301,16 @@ class CTranslate2Search(ExternalEngine):
         return results
 
     def _is_usable(self, result: Any) -> bool:
-        """Whether no hypothesis ended with padding or BOS, which makes room in the beam and counts as ended."""
+        """Returns whether no hypothesis ended with padding or BOS, which would free its place in the beam."""
         never_written = (self._tgt.tokens[PAD], self._tgt.tokens[BOS])
         return not any(tokens[-1:] and tokens[-1] in never_written for tokens in result.hypotheses)
 
     def _has_ended(self, tokens: Sequence[str], limit: int) -> bool:
-        """Whether a hypothesis ended before the limit, which counts EOS."""
+        """Returns whether a hypothesis ended before the limit, which includes EOS."""
         return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._tgt.tokens[EOS]
 
     def _hypotheses(self, result: Any, config: SearchConfig, count: int) -> list[Hypothesis]:
-        """Returns the first hypotheses of a source."""
+        """Returns the best hypotheses of a source."""
         alpha = ctranslate2_options(config)["length_penalty"]
         hypotheses = []
         for tokens, score in zip(result.hypotheses[:count], result.scores[:count], strict=True):
@@ -325,14 +331,14 @@ class CTranslate2Search(ExternalEngine):
     def _with_log_probs(
         self, sources: Sequence[SourceLine], found: Sequence[list[Hypothesis]], config: SearchConfig
     ) -> list[list[Hypothesis]]:
-        """The same with the model's own log-probabilities, which do not know what was forbidden."""
+        """Replaces the log-probabilities by the model's own, which ignore the forbidden tokens."""
         pairs = [
             (source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked
         ]
         src = [self._src.tokens_of(source.ids) for source, _ in pairs]
         tgt = [self._tgt.tokens_of(one.ids) for _, one in pairs]
         options = {"max_batch_size": 32, "max_input_length": 0}
-        scored = _call("take `--engine nmtkit`", self._translator.score_batch, src, tgt, **options)
+        scored = _call("use `--engine nmtkit`", self._translator.score_batch, src, tgt, **options)
         rescored = []
         for (source, one), result in zip(pairs, scored, strict=True):
             log_probs = result.log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
@@ -349,7 +355,7 @@ class CTranslate2Search(ExternalEngine):
 
 
 def _positions(model: ModelConfig) -> int | None:
-    """Returns the number of position vectors, or None where any number of tokens is read."""
+    """Returns the number of position vectors, or None if the length is not limited."""
     kind = getattr(model, "positions", "")
     if kind == "relative":
         return None
@@ -357,17 +363,15 @@ def _positions(model: ModelConfig) -> int | None:
 
 
 def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
-    """Returns how a search differs that begins with the token of a language, or an empty text.
+    """Returns how a search that begins with a language token differs, or an empty text.
 
-    The token has a probability of 1. Directly behind it an end may follow only if that is the best continuation, which
-    changes a search with several hypotheses.
+    The token has probability 1. A hypothesis may end directly after it only if that is the best
+    continuation, which changes a search with several hypotheses.
     """
     if not config.certain_prefix:
         return "ctranslate2 forces a language with a probability of 1, and certain_prefix is false"
     if exact and config.n_hypotheses > 1:
-        return (
-            "ctranslate2 searches otherwise behind the token of a language, unless beam_size is 1"
-        )
+        return "ctranslate2 searches differently after a language token unless beam_size is 1"
     return ""
 
 
@@ -382,18 +386,21 @@ def _missing_options(run: Run, how: DecodingOptions) -> str:
         "--head": how.head is not None,
     }
     missing = [name for name, is_asked in options.items() if is_asked]
-    return f"ctranslate2 has no {', no '.join(missing)}" if missing else ""
+    return f"ctranslate2 does not support {', '.join(missing)}" if missing else ""
 
 
 def _missing_precision(device: str, precision: str) -> str:
     package = library("ctranslate2")
     kind = devices.choose(device).type
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not package.get_cuda_device_count()):
-        return f"ctranslate2 sees no device {kind}"
+        return f"ctranslate2 finds no device of type {kind}"
     known = package.get_supported_compute_types(kind)
     if COMPUTE_TYPES.get(precision, precision) in ("auto", *known):
         return ""
-    return f"ctranslate2 has no precision {precision} on this {kind}, only fastest, {', '.join(sorted(known))}"
+    return (
+        f"ctranslate2 does not support precision {precision} on this {kind}; use fastest, "
+        f"{', '.join(sorted(known))}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ conversion
@@ -402,7 +409,7 @@ _Sides = tuple[Vocabulary, Vocabulary]
 
 
 def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
-    """Opens the converted model; one that is damaged is converted again."""
+    """Opens the converted model; converts a damaged one again."""
     package = library("ctranslate2")
     place = _converted(run, which, sides)
     try:
@@ -414,7 +421,7 @@ def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
 
 
 def _converted(run: Run, which: str, sides: _Sides) -> Path:
-    """Returns the folder of the converted model, in the run or in the user's cache; it is made if need be."""
+    """Returns the folder of the converted model, in the run or the user's cache; converts it if necessary."""
     path = run.weights(which)
     with open_checkpoint(path) as (_, header):
         sums = header.checksums or file_sha256(path)
@@ -437,7 +444,7 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
 
 
 def _save(specification: Any, place: Path) -> Path:
-    """Writes a converted model in place of those of other weights; another process may do the same meanwhile."""
+    """Writes a converted model and removes those of other weights; safe with concurrent processes."""
     try:
         with new_folder(place, "remove it") as beside, write_errors(place):
             specification.save(str(beside))
@@ -451,7 +458,7 @@ def _save(specification: Any, place: Path) -> Path:
 
 
 def _folders(run: RunFolder) -> tuple[Path, Path]:
-    """Returns the folders of the conversions of a run: its own, and one in the user's cache."""
+    """Returns the folders for a run's conversions: its own, and one in the user's cache."""
     name = bytes_checksum(os.path.realpath(run.path).encode())
     return run.ctranslate2, user_cache() / CACHE / name
 

@@ -1,4 +1,4 @@
-"""Models and searches that Hugging Face and CTranslate2 have, and the weights of our Transformers for them."""
+"""Models and searches that Hugging Face and CTranslate2 support, and the weights of our Transformers for them."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 _EXTRAS = {"ctranslate2": "fast", "huggingface": "peers"}
 _KINDS = {"ctranslate2": ("transformer", "t5"), "huggingface": ("transformer",)}
-"""Kinds of models that are converted for an engine."""
+"""Kinds of models that can be converted for an engine."""
 _STOPS = {"huggingface": ("first_k", "huggingface", "exact"), "ctranslate2": ("first_k",)}
 _FEWEST_POSITIONS = 1024
 _NEARLY_NONE = 1e-9
-"""A length penalty of CTranslate2 that changes no score in float32. Without any, its search would end before K
-hypotheses have."""
+"""A CTranslate2 length penalty that changes no score in float32. Without a penalty its search would
+end before K hypotheses have finished.
+"""
 
 
 def library(engine: str) -> Any:
-    """The library of an engine; raises NmtkitError if it is not installed."""
+    """Returns the library of an engine; raises NmtkitError if it is not installed."""
     name = LIBRARIES[engine]
     if find_spec(name) is None:
         needed = "" if name == engine else f", and {engine} needs it"
@@ -39,26 +40,28 @@ def library(engine: str) -> Any:
 
 
 def unconvertible(model: ModelConfig, engine: str) -> str:
-    """Returns what an engine lacks for a model, or an empty text if the model can be converted for it."""
+    """Returns what an engine does not support about a model; empty if the model can be converted."""
     if model.kind not in _KINDS[engine]:
-        return f"{engine} has no {model.kind} model"
+        return f"{engine} does not support {model.kind} models"
     config = cast(TransformerConfig, model)
     if config.copies:
-        return f"{engine} has no {model.kind} that copies (copying: {config.copying})"
+        return (
+            f"{engine} does not support {model.kind} models that copy (copying: {config.copying})"
+        )
     if config.experts:
-        return f"{engine} has no mixture of experts"
+        return f"{engine} does not support mixtures of experts"
     if config.src_embedding:
-        return f"{engine} has no counterpart of src_embedding"
+        return f"{engine} does not support src_embedding"
     if engine == "huggingface" and config.embedding_norm:
-        return f"{engine} has no counterpart of normalized embeddings (embedding_norm)"
+        return f"{engine} does not support normalized embeddings (embedding_norm)"
     return ""
 
 
 def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
-    """Returns the settings of a Transformer, or of a T5; NmtkitError names what an engine has no counterpart of."""
+    """Returns the settings of a Transformer or T5; NmtkitError names what the engine does not support."""
     lacking = unconvertible(model, engine)
     if lacking:
-        raise NmtkitError(f"{lacking}; take safetensors")
+        raise NmtkitError(f"{lacking}; use --to safetensors")
     config = cast(TransformerConfig, model)
     if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
         setting = (
@@ -67,16 +70,31 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
             else "a source without its </s>"
         )
         raise NmtkitError(
-            f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors"
+            f"{engine} does not support {setting}; use --to ctranslate2 or safetensors"
         )
     return config
 
 
+_TRANSLATED = {
+    "kind",
+    "beam_size",
+    "alpha",
+    "coverage_kind",
+    "min_length",
+    "max_length",
+    "max_length_ratio",
+    "max_length_offset",
+    "no_repeat_ngram",
+    "forbid_unknown",
+}
+"""Keys that every engine supports with any value. Other keys are supported only if `missing_settings` says how."""
+
+
 def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
-    """Returns the search settings that an engine does not have, in words, by their keys."""
+    """Returns descriptions of the search settings that an engine does not support, by key."""
     kind = kind_of_search(config)
     if kind != "beam":
-        return {"kind": f"kind {kind} (take beam)"}
+        return {"kind": f"kind {kind} (use beam)"}
     supported = {
         "length_penalty": (
             config.length_penalty in ("average", "none") or not config.alpha,
@@ -97,32 +115,39 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
     missing = {}
     for key, (is_supported, alternative) in supported.items():
         if not is_supported:
-            missing[key] = f"{key} {getattr(config, key)} (take {alternative})"
+            missing[key] = f"{key} {getattr(config, key)} (use {alternative})"
+    for key, field in type(config).model_fields.items():
+        if (
+            key not in supported
+            and key not in _TRANSLATED
+            and getattr(config, key) != field.default
+        ):
+            missing[key] = f"{key} {getattr(config, key)}"
     return missing
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
-    """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
+    """Raises NmtkitError that names all search settings that an engine does not support."""
     missing = missing_settings(engine, config)
     if missing:
         raise NmtkitError(
-            f"{engine} has no search like this one: it lacks {'; '.join(missing.values())}"
+            f"{engine} cannot run this search; it lacks {'; '.join(missing.values())}"
         )
 
 
 def renormalizing_settings(config: SearchConfig) -> str:
-    """Returns the settings for which CTranslate2 forbids tokens and gives their probability to the others.
+    """Returns the settings that make CTranslate2 forbid tokens and give their probability to the others.
 
-    nmtkit does not renormalize, so that scores differ, and with them the choice between hypotheses.
+    nmtkit does not renormalize, so the scores, and thus the choice of hypotheses, differ.
     """
     keys = ("min_length", "no_repeat_ngram", "forbid_unknown")
     return ", ".join(f"{key} {getattr(config, key)}" for key in keys if getattr(config, key))
 
 
 def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
-    """Returns the options of `translate_batch` with which CTranslate2 searches as nmtkit does.
+    """Returns the options of `translate_batch` that make CTranslate2 search like nmtkit.
 
-    Its defaults differ: a text has at least one token, and what is long is cut silently.
+    Its defaults differ: a text has at least one token, and long texts are truncated silently.
     """
     alpha = config.alpha if config.length_penalty == "average" else 0.0
     return {
@@ -138,7 +163,7 @@ def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
 
 
 def positions_needed(recipe: "Recipe", config: TransformerConfig) -> int:
-    """Returns the number of positions that an exported model gets."""
+    """Returns the number of positions of an exported model."""
     if config.positions == "learned":
         return config.max_positions
     longest = max(recipe.search.max_length, *recipe.data.limits)
@@ -146,12 +171,12 @@ def positions_needed(recipe: "Recipe", config: TransformerConfig) -> int:
 
 
 def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
-    """Returns the weights in float32 on the CPU, tied ones under each of their names."""
+    """Returns the weights in float32 on the CPU, tied weights under each of their names."""
     return {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
 
 
 def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, length: int) -> Tensor:
-    """Returns the vectors of positions 0, 1, ... of a side, `(P,H)`."""
+    """Returns the position vectors of a side, `(P,H)`."""
     learned = f"{side}_positions.table"
     if learned in weights:
         return weights[learned]

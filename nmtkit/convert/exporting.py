@@ -1,4 +1,4 @@
-"""Exports a run: a folder for Hugging Face or CTranslate2, or a run without its training, each with a model card."""
+"""Exports a run for Hugging Face or CTranslate2, or as a run without its training state, with a model card."""
 
 import shutil
 from collections.abc import Callable
@@ -31,10 +31,10 @@ def export_run(
     licence: str | None = None,
     notify: Notify = ignore,
 ) -> None:
-    """Writes a trained run into a new or empty folder, in one of the formats `EXPORTS`, with a model card.
+    """Writes a trained run with a model card into a new or empty folder, in one of the formats `EXPORTS`.
 
-    `weights` are as of `Run.weights`; the default of the card's `licence` is an imported model's own. `notify`
-    gets a warning if the other program cannot search as the recipe says.
+    `weights` is as in `Run.weights`; the card's `licence` defaults to that of the imported model.
+    `notify` gets a warning if the other program cannot run the recipe's search.
     """
     with new_folder(folder, "name another folder") as unfinished:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
@@ -62,29 +62,30 @@ def export_run(
 
 
 def _warn_of_differences(to: str, recipe: Recipe, is_public: bool, notify: Notify) -> None:
-    """Tells what another program does differently with the same weights."""
+    """Warns about differences when another program uses the same weights."""
     search = recipe.search
     if is_public:  # a language is forced as a first token, which certain_prefix is for
         search = search.changed({"certain_prefix": False})
     try:
         require_comparable(to, search)
     except NmtkitError as fault:
-        notify(f"warning: {fault}; with the same weights its texts may differ")
+        notify(f"warning: {fault}; its output may differ with the same weights")
     limit = source_token_limit(recipe)
     if limit:
         notify(
-            f"warning: {to} reads all of a source, and nmtkit its first {limit} tokens; cut longer ones"
+            f"warning: {to} reads whole sources but nmtkit only their first {limit} tokens; "
+            "truncate longer sources"
         )
 
 
 def _write_safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
-    """Writes a run of weights, tokenizers and recipe."""
+    """Writes a run that consists of weights, tokenizers and recipe."""
     recipe = _without_folders(recipe)
     Run.create_untrained(RunFolder(folder), recipe, tokenizers, get_weights(model), "exported")
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns a recipe without the folders of its text and of other runs, which are private."""
+    """Returns a recipe without the paths of its text and of other runs, which are private."""
     data_changes: dict[str, Any] = {"folder": ""}
     for split, files in recipe.data.splits().items():
         names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
@@ -108,7 +109,7 @@ def _without_folders(recipe: Recipe) -> Recipe:
 
 
 def _copy_reports(run: RunFolder, folder: Path) -> None:
-    """Copies what a run tells of its data, scores and origin, without the paths of its text."""
+    """Copies a run's records of its data, scores and origin, without the paths of its text."""
     report = read_object(run.report)
     if report:
         write_json(folder / run.report.name, report | {"files": {}})
@@ -131,4 +132,4 @@ PUBLIC_EXPORTS: dict[str, Callable[[RunFolder, Any, Tokenizers, Recipe, Path], N
     "huggingface": write_public_huggingface,
     "ctranslate2": write_public_ctranslate2,
 }
-"""Writers of models that were imported with a tokenizer of Hugging Face, by format."""
+"""Writers of models imported with a Hugging Face tokenizer, by format."""

@@ -1,4 +1,4 @@
-"""Reads files of other toolkits safely: no code in them is run, and every size is checked before it is used."""
+"""Reads files of other toolkits safely: runs no code in them and checks every size before use."""
 
 import math
 import re
@@ -22,7 +22,7 @@ from nmtkit.training.checkpoints.tensor_files import name_file_in_errors, open_t
 J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
-"""Size limit of a file other than weights; the largest vocabularies have some MiB."""
+"""Size limit of files other than weights; the largest vocabularies have a few MiB."""
 _INDEX_SUFFIX = ".index.json"
 _WEIGHT_FILES = (
     "model.safetensors",
@@ -34,7 +34,7 @@ _WEIGHT_FILES = (
 
 @dataclass(frozen=True)
 class ExternalWeights:
-    """Named tensors of another toolkit, each read when it is needed."""
+    """Named tensors of another toolkit, each read on demand."""
 
     path: Path
     shapes: dict[str, tuple[int, ...]]
@@ -42,10 +42,10 @@ class ExternalWeights:
 
     @classmethod
     def of_pickle(
-        cls, path: Path, content: Any, remedy: str = "take a model.safetensors"
+        cls, path: Path, content: Any, remedy: str = "use a model.safetensors file"
     ) -> "ExternalWeights":
-        """Returns the content of a pickle, which must be named tensors, each with as many numbers as its shape says."""
-        fault = f"{path}: holds other things than named tensors; {remedy}"
+        """Returns the named tensors in a pickle, after checking that each has as many values as its shape."""
+        fault = f"{path}: contains more than named tensors; {remedy}"
         if not isinstance(content, dict):
             raise CheckpointError(fault)
         shapes = {}
@@ -59,13 +59,13 @@ class ExternalWeights:
             )
             if not is_plain or tensor.nbytes > tensor.untyped_storage().nbytes():
                 raise CheckpointError(
-                    f"{path}: {shorten(repr(name))} has fewer numbers than its shape says"
+                    f"{path}: {shorten(repr(name))} has fewer values than its shape requires"
                 )
             shapes[name] = tuple(tensor.shape)
         return cls(path, shapes, content.__getitem__)
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor in float32; raises CheckpointError unless all its numbers are finite."""
+        """Returns a tensor in float32; raises CheckpointError unless all its values are finite."""
         tensor = self.read(name)
         if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
@@ -76,19 +76,20 @@ class ExternalWeights:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file other than weights; raises CheckpointError if it is missing, not a file, or too large."""
+    """Returns the content of a file; CheckpointError if it is missing, not a file, or too large."""
     if not path.is_file():  # reading a pipe would wait forever
         fault = "is not a file" if path.exists() else "is missing"
-        raise CheckpointError(
-            f"{path}: {fault}, and the model cannot be read without it; download the whole folder"
-        )
+        raise CheckpointError(f"{path}: {fault}, but the model needs it; download the whole folder")
     if path.stat().st_size > _MAX_BYTES:
-        raise CheckpointError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no such file is")
+        raise CheckpointError(
+            f"{path}: larger than {_MAX_BYTES >> 20} MiB, too large for such a file; download the "
+            "folder again"
+        )
     return path.read_bytes()
 
 
 def read_text(path: Path) -> str:
-    """As `read_file`, in UTF-8."""
+    """Like `read_file`, decoded as UTF-8."""
     try:
         return read_file(path).decode("utf-8")
     except UnicodeDecodeError as fault:
@@ -98,31 +99,33 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[J]) -> J:
-    """As `read_file`, parsed as JSON; raises CheckpointError unless it holds a value of this kind."""
+    """Like `read_file`, parsed as JSON; raises CheckpointError unless the value has this type."""
     try:
         content = parse_json(read_file(path), str(path))
     except DataError as fault:
         raise CheckpointError(str(fault)) from fault
     if not isinstance(content, kind):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a {kind.__name__}")
+        raise CheckpointError(
+            f"{path}: contains a {type(content).__name__} instead of a {kind.__name__}"
+        )
     return content
 
 
 def unsupported(place: Path, what: str, remedy: str = "") -> CheckpointError:
-    """For a setting of another toolkit that has no counterpart here."""
+    """Returns the error for a setting of another toolkit that nmtkit does not support."""
     return CheckpointError(f"{place}: {what}, which is not supported{remedy and '; '}{remedy}")
 
 
 def require_equal(place: Path, settings: Settings, names: Mapping[str, str]) -> None:
-    """Refuses settings with another value than those beside them; names are dotted."""
+    """Rejects settings whose value differs from a related setting; names are dotted."""
     for name, other in names.items():
         value, expected = attrgetter(name, other)(settings)
         if value != expected:
-            raise unsupported(place, f"{name}: {value} beside {other} {expected}")
+            raise unsupported(place, f"{name}: {value} conflicts with {other} {expected}")
 
 
 class ExternalSettings(Settings, extra="ignore"):
-    """Settings of another toolkit's configuration; other keys are ignored, and null stands for the default."""
+    """Settings of another toolkit's configuration; unknown keys are ignored, and null means the default."""
 
     @model_validator(mode="before")
     @classmethod
@@ -133,14 +136,14 @@ class ExternalSettings(Settings, extra="ignore"):
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has a file of weights as `transformers` names them."""
+    """Returns whether a folder has a weights file with a name that `transformers` uses."""
     return any((folder / name).exists() for name in _WEIGHT_FILES)
 
 
 def read_weights(folder: Path) -> ExternalWeights:
-    """Returns the weights in a folder: safetensors or `.bin` files that hold only tensors, in one file or several.
+    """Returns the weights in a folder: safetensors, or `.bin` files with tensors only, in one or more files.
 
-    Tensors of safetensors stay in the file until they are asked for.
+    Tensors of safetensors files are read on demand.
     """
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
@@ -187,17 +190,17 @@ def _open_safetensors(path: Path, parts: Sequence[Path]) -> ExternalWeights:
 
 
 def _require_memory(path: Path, needed: int) -> None:
-    """Refuses weights that need more bytes than are free."""
+    """Rejects weights that need more memory than is free."""
     free = free_memory()
     if needed > free:
         raise CheckpointError(
-            f"{path}: the weights need {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free; "
-            "close other programs, or take a smaller model"
+            f"{path}: the weights need {needed / 2**30:,.1f} GiB of memory, but only "
+            f"{free / 2**30:,.1f} GiB are free; close other programs, or use a smaller model"
         )
 
 
 def _shards(index: Path) -> list[Path]:
-    """Returns the files that an index names, all of the kind that its name says and all beside it."""
+    """Returns the files that an index lists; all must be next to it and of its format."""
     suffix = Path(index.name.removesuffix(_INDEX_SUFFIX)).suffix
     named = read_json(index, dict).get("weight_map")
     if not isinstance(named, dict) or not named:
@@ -212,9 +215,9 @@ def _shards(index: Path) -> list[Path]:
 
 
 def load_pickle(
-    path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors"
+    path: Path, allowed: Sequence[type] = (), remedy: str = "use a model.safetensors file"
 ) -> Any:
-    """The content of a file written by `torch.save`; only tensors, plain values and the `allowed` classes are made."""
+    """Returns the content of a `torch.save` file; loads only tensors, plain values and `allowed` classes."""
     try:
         if not path.is_file():
             raise ValueError("not a file")
@@ -229,5 +232,6 @@ def load_pickle(
     except Exception as fault:  # a malicious pickle may raise anything
         reason = shorten(" ".join(str(fault).split()), 200)
         raise CheckpointError(
-            f"{path}: damaged, or holds more than tensors; nothing of it was run ({reason}); {remedy}"
+            f"{path}: damaged, or contains more than tensors; no code in it was run ({reason}); "
+            f"{remedy}"
         ) from fault

@@ -1,4 +1,4 @@
-"""A converted model, as the readers of other toolkits return it."""
+"""A converted model, as returned by the readers of other toolkits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from nmtkit.models.base import ModelConfig
 
 @dataclass(frozen=True)
 class TaskVariant:
-    """The settings of one of the tasks that a model was trained for."""
+    """Settings for one of the tasks that a model was trained for."""
 
     task: str
     """Name of the task in nmtkit."""
     search: Mapping[str, Any]
-    """As in `ImportedModel`."""
+    """See `ImportedModel`."""
     notes: Sequence[str]
     source_prefix: str
-    """Text before every source, by which the model knows the task."""
+    """Text before every source that selects the task."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class ImportedModel:
 
     toolkit: str
     architecture: str
-    """What the toolkit calls it."""
+    """The toolkit's name of the architecture."""
     model: ModelConfig
     tensors: Mapping[str, Tensor]
-    """By our names."""
+    """Weights by our names."""
     tokenizers: Tokenizers
     search: Mapping[str, Any]
-    """The toolkit's search, as `search` settings of a recipe."""
+    """The toolkit's search as `search` settings of a recipe."""
     notes: Sequence[str]
-    """Sentences for the user about what was not imported."""
+    """Notes for the user about what was not imported."""
     task: str = TRANSLATION.name
     licence: str | None = None
     variants: Mapping[str, TaskVariant] = field(default_factory=dict)
-    """By the model's own name of a task, such as translation_en_to_de."""
+    """Tasks by the model's own names, such as translation_en_to_de."""
     search_source: str = ""
-    """The origin of the search settings, for a message such as "as config.json says"; by default the toolkit."""
+    """The origin of the search settings, for messages; default: the toolkit."""
 
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry(
@@ -57,4 +57,4 @@ READERS: Registry[Callable[[Path], ImportedModel]] = Registry(
         "opennmt-py": "nmtkit.convert.opennmt",
     },
 )
-"""The reader of a folder or checkpoint, by toolkit."""
+"""Readers of folders or checkpoints, by toolkit."""

@@ -24,7 +24,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.run import Run
 
 _TASKS = (TRANSLATION.name, SUMMARIZATION.name)
-"""Tasks that a model with source and target can be imported for."""
+"""Tasks for which a model with source and target can be imported."""
 
 _PUBLIC_FILES = (
     "config.json",
@@ -39,7 +39,7 @@ _PUBLIC_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-"""Files of a public model beside its weights."""
+"""Files of a public model in addition to its weights."""
 
 
 def detect_toolkit(path: Path) -> str:
@@ -60,10 +60,11 @@ def import_run(
     task: str | None = None,
     source_prefix: str | None = None,
 ) -> RunFolder:
-    """Makes a run of the folder or checkpoint of a model of another toolkit, one of `READERS`, by default detected.
+    """Imports a folder or checkpoint of another toolkit as a run; detects the toolkit by default.
 
-    The default of `path` is `runs/` and the name of `source`. `notify` gets sentences about the model. The task is one
-    of nmtkit's, or one that the model has settings for; `source_prefix` is text before every source, see `TaskVariant`.
+    `path` defaults to `runs/` plus the name of `source`. `notify` gets notes about the model. The
+    task is one of nmtkit's, or one for which the model has settings; `source_prefix` is text before
+    every source, see `TaskVariant`.
     """
     _require_foreign(source)
     name = source.stem if source.is_file() else source.name
@@ -80,7 +81,8 @@ def import_run(
     if imported.search:
         origin = imported.search_source or f"{imported.toolkit} does"
         notify(
-            f"it searches {_describe_search(imported.search)}, as {origin}; see `search` in {run.recipe}"
+            f"search settings: {_describe_search(imported.search)}, as {origin}; see `search` "
+            f"in {run.recipe}"
         )
     for note in imported.notes:
         notify(note)
@@ -88,29 +90,29 @@ def import_run(
 
 
 def _require_foreign(source: Path) -> None:
-    """Refuses a folder that is a run already, and folders of programs that none of the readers knows."""
+    """Rejects folders that are already runs, and folders of programs that no reader supports."""
     run = RunFolder(source)
     if run.recipe.is_file() and (run.vocabulary.is_dir() or run.result.is_file()):
         command = TASKS.get(Run(run).recipe.task).command or "evaluate"
-        raise NmtkitError(f"{source}: this is a run already: nmtkit {command} -m {source}")
+        raise NmtkitError(f"{source}: already a run; use it with: nmtkit {command} -m {source}")
     if (source / "model.bin").exists() and not has_weights(source):
         raise CheckpointError(
-            f"{source}: a model of CTranslate2, which is not supported; import the model that it was converted from, "
-            "of Hugging Face or OpenNMT-py"
+            f"{source}: a CTranslate2 model, which cannot be imported; import the Hugging Face or "
+            "OpenNMT-py model that it was converted from"
         )
     if (source / "config.json").is_file() and any(source.glob("model.[0-9][0-9].safetensors")):
         raise CheckpointError(
-            f"{source}: a model of eole, which is not supported; take it in the format of OpenNMT-py 3 (.pt) or "
-            "Hugging Face, if it was published in one of them"
+            f"{source}: an eole model, which cannot be imported; import it in the OpenNMT-py 3 "
+            "(.pt) or Hugging Face format, if it was published in one of them"
         )
 
 
 def choose_task(
     imported: ImportedModel, task: str | None, source_prefix: str | None
 ) -> ImportedModel:
-    """Returns the model with the settings of a task; RecipeError for one that it cannot have.
+    """Returns the model with the settings of a task; RecipeError if the task does not apply.
 
-    Without a task, the only one that the model has settings for is chosen.
+    Without a task, chooses the only one for which the model has settings.
     """
     names = ", ".join(imported.variants)
     if task is None and len(imported.variants) == 1:
@@ -131,17 +133,20 @@ def choose_task(
             _require_task(imported, task)
             imported = replace(imported, task=task)
         if source_prefix is None and imported.variants:
-            note = f"config.json has settings for {names}: choose one with --task"
+            note = f"config.json has settings for {names}; choose one with --task"
             if any(other.source_prefix for other in imported.variants.values()):
-                note += "; this run puts no prefix before a source"
+                note += "; this run adds no prefix to sources"
             imported = replace(imported, notes=[*imported.notes, note])
     if not source_prefix:
         return imported
     if imported.tokenizers.config.kind != "huggingface" or "src" not in imported.tokenizers:
         raise RecipeError(
-            "--source-prefix: only models of Hugging Face that read a source have one; leave it out"
+            "--source-prefix: applies only to Hugging Face models with a source; remove it"
         )
-    note = f"every source begins with {source_prefix!r}, in training too (tokenizer.source_prefix in the recipe)"
+    note = (
+        f"every source gets the prefix {source_prefix!r}, also in training (tokenizer.source_prefix "
+        "in the recipe)"
+    )
     return replace(
         imported,
         tokenizers=imported.tokenizers.with_source_prefix(source_prefix),
@@ -151,14 +156,14 @@ def choose_task(
 
 def _require_task(imported: ImportedModel, task: str) -> None:
     if "src" not in imported.tokenizers:
-        raise RecipeError(f"--task {task}: this model reads no source; leave --task out")
+        raise RecipeError(f"--task {task}: this model reads no source; remove --task")
     names = {*_TASKS, *imported.variants}
     if task not in names:
         raise RecipeError(f"--task {task}: {suggest_names(task, names)}")
 
 
 def _describe_model(imported: ImportedModel) -> str:
-    """Describes architecture, layers, width, vocabularies and the number of weights."""
+    """Describes the architecture: layers, width, vocabularies and number of weights."""
     sides = {"src": "source", "tgt": "target"}
     sizes = [
         f"{len(tokenizer.vocabulary):,} {sides[column]}"
@@ -169,29 +174,29 @@ def _describe_model(imported: ImportedModel) -> str:
     depth = config.get("decoder_layers") or config["layers"]
     layers = f"{config.get('encoder_layers') or depth}+{depth}" if len(sizes) > 1 else str(depth)
     return (
-        f"{imported.architecture} model of {layers} layers of {config['hidden_size']}, {' and '.join(sizes)} tokens, "
-        f"{weights:,} weights"
+        f"{imported.architecture} model: {layers} layers of size {config['hidden_size']}, "
+        f"{' and '.join(sizes)} tokens, {weights:,} weights"
     )
 
 
 def _describe_search(search: Mapping[str, Any]) -> str:
-    """Describes the settings of a search that users notice: width, length limits and repetitions."""
+    """Describes the search settings that users notice: beam size, length limits and repetition."""
     config = parse(BeamConfig, search, "the imported model")
-    parts = ["greedily" if config.beam_size == 1 else f"with a beam of {config.beam_size}"]
+    parts = ["greedy" if config.beam_size == 1 else f"beam size {config.beam_size}"]
     if config.min_length:
-        parts.append(f"from {config.min_length} tokens")
-    parts.append(f"up to {config.max_length} tokens")
+        parts.append(f"at least {config.min_length} tokens")
+    parts.append(f"at most {config.max_length} tokens")
     if config.beam_size > 1 and config.length_penalty == "average" and config.alpha != 1.0:
-        parts.append(f"with length penalty {config.alpha:g}")
+        parts.append(f"length penalty {config.alpha:g}")
     if config.no_repeat_ngram:
-        parts.append(f"without repeating {config.no_repeat_ngram}-grams")
+        parts.append(f"no repeated {config.no_repeat_ngram}-grams")
     if config.repetition_penalty > 1.0:
-        parts.append(f"with repetition penalty {config.repetition_penalty:g}")
+        parts.append(f"repetition penalty {config.repetition_penalty:g}")
     return ", ".join(parts)
 
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:
-    """Writes the run of a model that was called `name`, with a recipe by which it can be trained on."""
+    """Writes the run of a model called `name`, with a recipe for further training."""
     task = TASKS.get(imported.task)
     names = {"src": "SOURCE", "tgt": "TARGET"}
     files = {column.name: names[column.name] for column in task.columns}
@@ -203,7 +208,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     settings = {
         "name": title,
         "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so "
-        f"{' and '.join(files.values())} stand for no files",
+        f"{' and '.join(files.values())} are not real files",
         "task": imported.task,
         "data": {"train": files},
         "tokenizer": imported.tokenizers.config.model_dump(),
@@ -223,7 +228,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
 
 
 def _keep_public_files(source: Path, run: RunFolder) -> None:
-    """Copies the settings and the tokenizer of a public model into its run, so that `export` can write them."""
+    """Copies a public model's settings and tokenizer into its run for a later `export`."""
     with write_errors(run.public):
         run.public.mkdir()
         for name in _PUBLIC_FILES:

@@ -33,7 +33,7 @@ from nmtkit.models.transformer import TransformerConfig
 
 _NORM_EPSILON = 1e-6
 _CHECKPOINTS = ("best.ckpt", "latest.ckpt")
-_REMEDY = "save what is under model_state alone, with torch.save({'model_state': ...})"
+_REMEDY = "save only model_state, with torch.save({'model_state': ...})"
 
 _WORDS: dict[str, Row] = {
     "src_embedding.weight": "src_embed.lut.weight",
@@ -92,7 +92,7 @@ class _Embeddings(ExternalSettings):
 
 
 class _Encoder(ExternalSettings):
-    """A setting of only one architecture is None unless it is given."""
+    """Settings of a single architecture are None unless given."""
 
     type: Literal["recurrent", "transformer"] = "recurrent"
     embeddings: _Embeddings
@@ -164,7 +164,7 @@ class _Testing(ExternalSettings):
     generate_unk: bool = True
 
     def search_settings(self) -> dict[str, Any]:
-        """The search as a recipe's settings; without a limit Joey NMT's is by the longest source of a batch."""
+        """Returns the search as recipe settings; Joey NMT's default limit is per batch."""
         has_limit = self.max_output_length > 0
         return {
             "beam_size": self.beam_size,
@@ -181,7 +181,7 @@ class _Testing(ExternalSettings):
 
 
 class JoeyConfig(ExternalSettings):
-    """The keys of `config.yaml` that are read."""
+    """The keys that are read from `config.yaml`."""
 
     model: _Model
     data: _Data
@@ -190,7 +190,7 @@ class JoeyConfig(ExternalSettings):
 
 @READERS.register("joeynmt")
 def read_joey(folder: Path) -> ImportedModel:
-    """Converts a folder with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt, trg_vocab.txt and their models."""
+    """Converts a folder with config.yaml, best.ckpt or latest.ckpt, vocabularies and tokenizer models."""
     place = folder / "config.yaml"
     config = _read_config(place)
     kind = config.model.encoder.type
@@ -216,8 +216,8 @@ def read_joey(folder: Path) -> ImportedModel:
         model, tensors = _convert_recurrent(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
-            "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone; Joey "
-            "NMT may write other texts"
+            "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks only target "
+            "n-grams; the output of Joey NMT may differ"
         )
     return ImportedModel(
         toolkit="joeynmt",
@@ -243,12 +243,12 @@ def _read_weights(folder: Path) -> ExternalWeights:
     path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(
-            f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder"
+            f"{folder}: no weights ({', '.join(_CHECKPOINTS)}); copy the whole folder"
         )
     state = load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
         raise CheckpointError(
-            f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT"
+            f"{path}: contains no model_state, so it is not a Joey NMT checkpoint"
         )
     return ExternalWeights.of_pickle(path, state["model_state"], _REMEDY)
 
@@ -256,24 +256,27 @@ def _read_weights(folder: Path) -> ExternalWeights:
 def _sentencepiece_models(
     folder: Path, data: _Data, place: Path, has_pieces: bool
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """The sentencepiece models of both sides, or None and a note; `has_pieces` says whether the tokens are pieces."""
+    """Returns the SentencePiece models of both sides, or None and a note; `has_pieces`: tokens are pieces."""
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
         if text.level == "bpe" and kind == "sentencepiece" and text.tokenizer_cfg.model_file:
             names.append(Path(text.tokenizer_cfg.model_file).name)
         elif text.level != "word":
-            remedy = "supported: word, and bpe of sentencepiece with tokenizer_cfg.model_file; cut other text yourself"
+            remedy = (
+                "supported: word, and sentencepiece bpe with tokenizer_cfg.model_file; tokenize "
+                "other text yourself"
+            )
             raise unsupported(place, f"data.{side}.level: {text.level!r} ({kind})", remedy)
     if len(names) == 1:
-        raise unsupported(place, "data.trg.level: not the same on both sides")
+        raise unsupported(place, "data.trg.level: differs from data.src.level")
     if not names and not has_pieces:
         return None, []
     return find_sentencepiece_models(folder, names or ["source.model", "target.model"])
 
 
 def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
-    """A file with a token a line; Joey NMT puts special tokens that it lacks before them."""
+    """Reads a file with one token per line, preceded by the special tokens that it lacks (as in Joey NMT)."""
     ids = {
         special.unk_token: special.unk_id,
         special.pad_token: special.pad_id,
@@ -285,7 +288,7 @@ def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
     for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
             raise CheckpointError(
-                f"{path}: {token!r} does not have the id {row} that special_symbols give it"
+                f"{path}: {token!r} does not have id {row}, which special_symbols assigns to it"
             )
     return ExternalVocabulary(
         place=path,
@@ -313,7 +316,9 @@ def _convert_transformer(
     for key in ("ff_size", "num_heads", "layer_norm"):
         if getattr(encoder, key) is None:
             raise unsupported(
-                converter.place, f"model.encoder.{key}: not set", "set it as the model was trained"
+                converter.place,
+                f"model.encoder.{key}: not set",
+                "set it to the value used in training",
             )
     if not config.model.tied_embeddings:
         _require_alike(converter, config, "embeddings.scale")
@@ -341,7 +346,7 @@ def _convert_transformer(
 def _convert_recurrent(
     converter: CheckpointConverter, config: JoeyConfig
 ) -> tuple[LuongConfig, dict[str, Tensor]]:
-    """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
+    """Converts a Luong model: the decoder updates its state before attending, even with Bahdanau's score."""
     encoder = config.model.encoder
     decoder = config.model.decoder
     hidden = decoder.hidden_size
@@ -386,7 +391,7 @@ def _convert_recurrent(
 def _convert_bridge(
     converter: CheckpointConverter, decoder: _Decoder, memory: int
 ) -> tuple[str, dict[str, Tensor]]:
-    """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
+    """Returns the layer for the decoder's first state, shared by all decoder layers and LSTM cells."""
     hidden = decoder.hidden_size
     if decoder.init_hidden == "zero":
         return "zero", {}
@@ -398,7 +403,8 @@ def _convert_bridge(
         bias = torch.zeros(hidden)
     else:
         raise unsupported(
-            converter.place, f"model.decoder.init_hidden: last of {memory} numbers for {hidden}"
+            converter.place,
+            f"model.decoder.init_hidden: last, with {memory} values for a size of {hidden}",
         )
     weights = {}
     for state in ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",):

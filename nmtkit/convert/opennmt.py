@@ -1,8 +1,9 @@
 """Imports models of OpenNMT-py (Klein et al. 2017), version 3: a checkpoint of weights, options and vocabularies.
 
-Its encoder reads no </s>, so `source_end` is off. With copy_attn, words are copied by the first attention head of the
-last decoder layer. The gate reads only the decoder's state, so its other weights are zero here. Its sign changes, since
-OpenNMT-py's gate is the probability of copying, and ours of generating.
+Its encoder does not read </s>, so `source_end` is off. With copy_attn, the first attention head of
+the last decoder layer copies words. The gate reads only the decoder's state, so its other weights
+are zero. Its sign changes, because OpenNMT-py's gate is the probability of copying and ours is the
+probability of generating.
 """
 
 import re
@@ -37,7 +38,10 @@ from nmtkit.models.base import ModelConfig
 from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
-_REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
+_REMEDY = (
+    "save it with OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts "
+    "older checkpoints"
+)
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
 _SEARCH = {
     "beam_size": 5,
@@ -46,7 +50,7 @@ _SEARCH = {
     "max_length_ratio": 1.25,
     "max_length_offset": 5,
 }
-"""Defaults of `onmt_translate` 3.5; its limit is by the longest source of a batch."""
+"""Defaults of `onmt_translate` 3.5; its length limit depends on the longest source in a batch."""
 
 # Options without a counterpart here: they must be false, 0, empty or null.
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
@@ -59,7 +63,7 @@ _OFF_IN_ATTENTION = (
 )
 _OFF_IN_RECURRENT = ("position_encoding", "context_gate", "coverage_attn")
 _TEXT_CHANGES = {"bpe", "onmt_tokenize", "normalize"}
-"""Transforms of every text, sources to translate included."""
+"""Transforms that apply to every text, including sources to translate."""
 
 # ----------------------------------------------------------------------------------------------------------- weights
 
@@ -117,14 +121,14 @@ def _word_rows(copies: bool) -> dict[str, Row]:
 
 
 def _cell_rows(input_feeding: bool) -> dict[str, Row]:
-    """Rows of the decoder's cells, which are a module of torch only if each step reads nothing of the one before."""
+    """Rows of the decoder's cells, a torch module only if a step does not read the previous output."""
     if input_feeding:
         return {"decoder.{kind}_l{layer}": "decoder.rnn.layers.{layer}.{kind}"}
     return {"decoder.{kind}_l{layer}": "decoder.rnn.{kind}_l{layer}"}
 
 
 def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
-    """Rows of a score; the general one maps the decoder's state, and ours the encoder's."""
+    """Rows of an attention score; the general score maps the decoder's state, ours the encoder's."""
     if kind == "general":
         return {f"{ours}.score.key.weight": Stored([f"{theirs}.linear_in.weight"], transposed=True)}
     if kind == "dot":
@@ -141,7 +145,7 @@ def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
 
 
 class OpenNmtOptions(ExternalSettings):
-    """The options that are read, with OpenNMT-py's defaults for those that older checkpoints lack."""
+    """The options that are read, with OpenNMT-py's defaults for options that older checkpoints lack."""
 
     model_task: Literal["seq2seq"] = "seq2seq"
     model_type: Literal["text"] = "text"
@@ -191,11 +195,11 @@ class _RecurrentOptions(OpenNmtOptions):
 
 @READERS.register("opennmt-py")
 def read_opennmt(path: Path) -> ImportedModel:
-    """Converts a checkpoint, or a folder with one; sentencepiece models are beside it."""
+    """Converts a checkpoint, or a folder with one; SentencePiece models must be next to it."""
     if path.is_dir():
         files = sorted(path.glob("*.pt"))
         if len(files) != 1:
-            raise CheckpointError(f"{path}: holds {len(files)} files *.pt; name the checkpoint")
+            raise CheckpointError(f"{path}: contains {len(files)} *.pt files; name the checkpoint")
         path = files[0]
     state = _load(path)
     given_options = vars(state["opt"])
@@ -234,10 +238,10 @@ def read_opennmt(path: Path) -> ImportedModel:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, checked to have its parts."""
+    """Returns the content of a checkpoint after checking that all its parts exist."""
     state = load_pickle(path, (Namespace,), _REMEDY)
     if not isinstance(state, dict) or not isinstance(state.get("opt"), Namespace):
-        raise CheckpointError(f"{path}: holds no options, so it is not a checkpoint of OpenNMT-py")
+        raise CheckpointError(f"{path}: contains no options, so it is not an OpenNMT-py checkpoint")
     for key in ("model", "generator", "vocab"):
         if not isinstance(state.get(key), dict):
             raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {_REMEDY}")
@@ -245,7 +249,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _weights(path: Path, state: Mapping[str, Any]) -> ExternalWeights:
-    """The weights of a checkpoint; those of the output layer are `generator.*`."""
+    """Returns the weights of a checkpoint; the output layer's are `generator.*`."""
     weights = dict(state["model"])
     for name, tensor in state["generator"].items():
         whole_name = f"generator.{name}".replace("generator.0.", "generator.")
@@ -264,7 +268,7 @@ def _weight_names(options: _RecurrentOptions | _TransformerOptions) -> WeightNam
 
 
 def _require_off(path: Path, options: Mapping[str, Any], is_recurrent: bool) -> None:
-    """Refuses options without a counterpart that are in use."""
+    """Rejects options in use that are not supported."""
     keys = [*_OFF, *_OFF_IN_ATTENTION]
     if is_recurrent:
         keys += _OFF_IN_RECURRENT
@@ -276,14 +280,14 @@ def _require_off(path: Path, options: Mapping[str, Any], is_recurrent: bool) -> 
 
 def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
     if vocabularies.get("src_feats"):
-        raise unsupported(path, "src_feats: source words with features")
+        raise unsupported(path, "src_feats: source word features")
     task = vocabularies.get("data_task", "seq2seq")
     if task != "seq2seq":
         raise unsupported(path, f"data_task: {shorten(str(task))}")
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         raise CheckpointError(
-            f"{path}: its vocabulary {side!r} is not a list of words; download it again"
+            f"{path}: its {side!r} vocabulary is not a list of words; download it again"
         )
     rows = {token: row for row, token in enumerate(tokens)}
     special = {key: rows.get(token, -1) for key, token in _SPECIALS.items()}
@@ -294,22 +298,25 @@ def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> 
         start = rows.get(str(vocabularies.get("decoder_start_token", "<s>")), -1)
     if min(start, *special.values()) < 0:
         needed = f"{', '.join(_SPECIALS.values())} or the decoder's first token"
-        raise CheckpointError(f"{path}: its vocabulary {side!r} lacks {needed}")
+        raise CheckpointError(f"{path}: its {side!r} vocabulary lacks {needed}")
     return ExternalVocabulary(path, tokens, start=start, **special)
 
 
 def _sentencepiece_models(
     path: Path, options: OpenNmtOptions, given_options: Mapping[str, Any], tgt: ExternalVocabulary
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """The sentencepiece models of both sides; or None, with a note where the tokens are pieces."""
+    """Returns the SentencePiece models of both sides, or None, with a note if the tokens are pieces."""
     transforms = {*options.transforms} | _transforms_of_corpora(given_options.get("data"))
     affixes = transforms & {"prefix", "suffix"}
     if affixes:
-        raise unsupported(path, f"transforms: {min(affixes)}, which puts words around every source")
+        raise unsupported(path, f"transforms: {min(affixes)}, which adds words to every source")
     notes = []
     changes = ", ".join(sorted(transforms & _TEXT_CHANGES))
     if changes:
-        notes.append(f"its text went through {changes}, which is not imported: prepare sources so")
+        notes.append(
+            f"its text was processed by {changes}, which is not imported; process your sources in "
+            "the same way"
+        )
     uses_pieces = "sentencepiece" in transforms
     word_starts = sum(token.startswith(WORD_START) for token in tgt.tokens)
     if not uses_pieces and 4 * word_starts < len(tgt.tokens):
@@ -324,7 +331,7 @@ def _sentencepiece_models(
 
 
 def _transforms_of_corpora(corpora: Any) -> set[str]:
-    """The transforms of all corpora in the option `data`."""
+    """Returns the transforms of all corpora in the option `data`."""
     transforms: set[str] = set()
     for corpus in corpora.values() if isinstance(corpora, dict) else ():
         listed = corpus.get("transforms") if isinstance(corpus, dict) else None
@@ -334,7 +341,7 @@ def _transforms_of_corpora(corpora: Any) -> set[str]:
 
 
 def _first(value: list[float] | float) -> float:
-    """A rate at the beginning of training, where it may change."""
+    """Returns the initial value of a rate that may change during training."""
     if isinstance(value, float):
         return value
     return value[0] if value else 0.0
@@ -343,7 +350,7 @@ def _first(value: list[float] | float) -> float:
 def _convert_words(
     converter: CheckpointConverter, copies: bool, width: int, hidden: int
 ) -> dict[str, Tensor]:
-    """Embeddings and output layer, and with copying the bias of the gate."""
+    """Returns embeddings, output layer and, for copying models, the bias of the gate."""
     bias = converter.weight("output.bias", (converter.vocabularies[1].size,))
     words = converter.word_weights(width=width, hidden=hidden, bias=bias)
     if copies:
@@ -395,7 +402,7 @@ def _convert_transformer(
 def _convert_recurrent(
     converter: CheckpointConverter, options: _RecurrentOptions
 ) -> tuple[LuongConfig, dict[str, Tensor]]:
-    """A Luong model: the decoder's state is updated before it attends."""
+    """Converts a Luong model: the decoder updates its state before attending."""
     pairs = {
         "tgt_word_vec_size": "src_word_vec_size",
         "enc_hid_size": "dec_hid_size",
@@ -450,7 +457,7 @@ def _convert_recurrent(
 def _convert_bridge(
     converter: CheckpointConverter, rnn_type: str, hidden: int, directions: int
 ) -> dict[str, Tensor]:
-    """The maps of the last states, by our names; with two directions, one map serves each of them."""
+    """Returns the bridge layers by our names; both directions share a layer."""
     converted = {}
     size = hidden // directions
     for number, state in enumerate(("hidden", "cell") if rnn_type == "LSTM" else ("hidden",)):

@@ -1,8 +1,8 @@
-"""Vocabularies and tokenizers of other toolkits.
+"""Converts vocabularies and tokenizers of other toolkits.
 
-PAD, UNK, BOS and EOS come first here, so tokens get other ids. BOS is the token that the decoder begins with. Where it
-shares its row with another special token, as in Marian, whose decoder begins with PAD, a bias keeps it from being
-written.
+PAD, UNK, BOS and EOS come first in nmtkit, so ids change. BOS is the decoder's first input. If it
+shares its row with another special token, as in Marian, whose decoder begins with PAD, a bias keeps
+it from being written.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,19 +36,19 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Voca
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """The vocabulary of one side in our order, and the rows of its tokens in the toolkit's matrices."""
+    """One side's vocabulary in our order, and its tokens' rows in the toolkit's matrices."""
 
     vocabulary: Vocabulary
     rows: Tensor
-    """`(V,)`; `size` stands for a row of zeros behind the last."""
+    """`(V,)`; the index `size` means a row of zeros."""
     size: int
-    """Rows of the toolkit's matrices."""
+    """Number of rows of the toolkit's matrices."""
     suppressed: Tensor
-    """Our ids whose row belongs to another of our ids: they must never be written."""
+    """Ids that share the row of another id and must never be written."""
 
 
 Maps = tuple[VocabularyMap, VocabularyMap]
-"""Maps of source and target; the same object twice where they share one vocabulary."""
+"""The vocabularies of source and target; the same object twice if they are shared."""
 
 
 def map_vocabulary(
@@ -59,21 +59,21 @@ def map_vocabulary(
     dropped: Collection[int] = (),
     further: Sequence[int] = (),
 ) -> VocabularyMap:
-    """Puts the four special tokens first, then the `further` special tokens that are not among them.
+    """Puts the four special tokens first, followed by the other `further` special tokens.
 
     Args:
-        place: names the vocabulary in messages.
-        tokens: by the toolkit's ids.
-        special: the toolkit's ids of padding, of the decoder's first input, of the end, and of the unknown token if
-            that is not called <unk>; `size` stands for one that the toolkit lacks.
-        size: rows of the toolkit's matrices.
-        dropped: rows that get no token here.
-        further: rows of other special tokens. A language among them that is the decoder's first input has a token
-            beside BOS.
+        place: name of the vocabulary in messages.
+        tokens: the tokens by the toolkit's ids.
+        special: the toolkit's ids of padding, the decoder's first input, the end, and the unknown
+            token unless it is called <unk>; `size` marks a missing one. size: number of rows of the
+            toolkit's matrices.
+        dropped: rows that get no token.
+        further: rows of other special tokens. A language that is the decoder's first input has its
+            own token in addition to BOS.
     """
     unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
-        raise unsupported(place, f"the vocabulary has no {SPECIALS[UNK]}")
+        raise unsupported(place, f"the vocabulary lacks {SPECIALS[UNK]}")
     row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
     owner: dict[int, int] = {}
     for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
@@ -94,7 +94,7 @@ def map_vocabulary(
 
 
 def _distinct_names(tokens: Mapping[int, str], rows: Sequence[int]) -> list[str]:
-    """Returns our special tokens and the tokens of these rows, each with a name that no other token has."""
+    """Returns our special tokens and the tokens of these rows, each with a unique name."""
     names = [*SPECIALS]
     taken = {*SPECIALS}
     for row in rows:
@@ -118,10 +118,10 @@ def build_tokenizers(
     restrict: bool = False,
     lowercase: bool = False,
 ) -> Tokenizers:
-    """Returns tokenizers over these vocabularies.
+    """Returns tokenizers for these vocabularies.
 
-    `models` are the files of both sides' sentencepiece models, if the tokenizers need any; `restrict` leaves only those
-    pieces of them that the vocabularies have.
+    `models` are the SentencePiece files of both sides, if needed; `restrict` keeps only pieces that
+    are in the vocabularies.
     """
     src, tgt = maps
     settings = {
@@ -152,20 +152,20 @@ def _sentencepiece_tokenizer(
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
     if "<0x00>" in tokenizer.model_pieces:
-        raise unsupported(path, "cuts unknown characters into bytes")
+        raise unsupported(path, "splits unknown characters into bytes")
     if not restrict:
         return tokenizer
     return SentencePieceTokenizer(config, _restricted(content, {*vocabulary.tokens}), vocabulary)
 
 
 _NORMAL, _UNUSED = 1, 5
-"""Types of a piece of a sentencepiece model; a normal piece may lack its type."""
+"""Piece types of SentencePiece models; a normal piece may lack its type."""
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
-    """Returns the model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
+    """Marks all other pieces as unused except single characters, like SentencePiece's `SetVocabulary`.
 
-    The model must have been opened before, so it is sound; all its fields are messages.
+    The model must have been opened before, which validates it; all its fields are messages.
     """
     restricted = bytearray()
     for number, content in message_fields(model):
@@ -181,7 +181,7 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
 
 
 def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
-    """Writes `source.spm` and `target.spm`, which normalize text as the tokenizers do; words have none."""
+    """Writes `source.spm` and `target.spm` with the tokenizers' normalization; word tokenizers have none."""
     for name, tokenizer in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         if not isinstance(tokenizer, SentencePieceTokenizer):
             continue
@@ -198,7 +198,7 @@ def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class ExternalVocabulary:
-    """The tokens of one side in the toolkit's order, and which of them are special."""
+    """One side's tokens in the toolkit's order, and its special tokens."""
 
     place: Path
     tokens: Sequence[str]
@@ -209,7 +209,7 @@ class ExternalVocabulary:
     end: int
 
     def mapped(self, pieces: bool) -> VocabularyMap:
-        """In our order; words, which are no sentencepiece `pieces`, get the mark that begins words here."""
+        """Returns the vocabulary in our order; word tokens (not `pieces`) get our word-start mark."""
         special = (self.padding, self.start, self.end)
         size = len(self.tokens)
         if not all(0 <= row < size for row in (*special, self.unknown)):
@@ -231,9 +231,10 @@ def toolkit_tokenizers(
     lowercase: bool = False,
     restrict: bool = False,
 ) -> tuple[Tokenizers, Maps]:
-    """Returns tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
+    """Returns tokenizers of a toolkit that stores vocabularies separately from SentencePiece models.
 
-    Without models, tokens, words or pieces, stand between spaces. For `restrict` see `build_tokenizers`.
+    Without models, text consists of tokens (words or pieces) separated by spaces. For `restrict`
+    see `build_tokenizers`.
     """
     has_pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
     kind = "pieces" if has_pieces else "whitespace"
@@ -249,7 +250,7 @@ def toolkit_tokenizers(
 def find_sentencepiece_models(
     folder: Path, names: Sequence[str]
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """The sentencepiece models of both sides, by these names or as OpenNMT-py names them; else a note for the user."""
+    """Returns both sides' SentencePiece models, by these or OpenNMT-py's names, or a note for the user."""
     found: list[Path] = []
     missing: list[str] = []
     for name, side in zip(names, ("source", "target"), strict=True):
@@ -262,7 +263,7 @@ def find_sentencepiece_models(
     if not missing:
         return (found[0], found[1]), []
     return None, [
-        f"its tokens are sentencepiece pieces, and {' or '.join(dict.fromkeys(missing))} is not beside it: the run "
-        "reads and writes text that is cut into pieces with spaces between; put the models there and import again for "
-        "plain text"
+        f"its tokens are sentencepiece pieces, but {' or '.join(dict.fromkeys(missing))} is not in "
+        "its folder, so the run reads and writes pieces separated by spaces; put the models there "
+        "and import again for plain text"
     ]

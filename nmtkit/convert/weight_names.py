@@ -1,10 +1,11 @@
-"""Tables of the names and layouts of weights in another toolkit, read in both directions.
+"""Tables of weight names and layouts of other toolkits, usable in both directions.
 
-A row of a table has the name of one of our weights, and what the toolkit stores for it:
+Each row maps the name of one of our weights to what the toolkit stores for it:
 
     "{side}.{layer}.feed_forward.inner.{kind}": "model.{side}.layers.{layer}.fc1.{kind}"
 
-{side} stands for encoder or decoder, {layer} for a number, {kind} for the last part of a name, such as weight or bias.
+{side} is encoder or decoder, {layer} a number, and {kind} the last part of a name, such as weight
+or bias.
 """
 
 import re
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 SUPPRESSED_BIAS = -1000.0
-"""Output bias of a token that must never be written; finite, as all weights are."""
+"""Output bias of a token that must never be written; finite, like all weights."""
 
 _PLACEHOLDERS = {"side": "encoder|decoder", "layer": r"\d+", "kind": r"\w+"}
 
@@ -25,16 +26,16 @@ class Stored:
     """How a toolkit stores one of our weights."""
 
     names: Sequence[str]
-    """The tensors whose rows, one tensor after the other, are the rows of our weight."""
+    """Tensors whose concatenated rows are the rows of our weight."""
     transposed: bool = False
-    """Whether its matrices have inputs as rows and outputs as columns."""
+    """Whether matrices are transposed (inputs are rows, outputs are columns)."""
     as_row: bool = False
-    """Whether a vector is stored as a matrix of one row."""
+    """Whether vectors are stored as matrices with one row."""
     unread_rows: int = 0
-    """Rows before those that our weight has; nothing reads them."""
+    """Number of unused rows before the rows of our weight."""
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of each stored tensor, for a weight of ours of this shape."""
+        """Returns the shape of each stored tensor for a weight of this shape."""
         rows = shape[0] // len(self.names) + self.unread_rows
         stored = (rows, *shape[1:])
         if self.as_row:
@@ -42,7 +43,7 @@ class Stored:
         return stored[::-1] if self.transposed else stored
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns our weight."""
+        """Returns our weight from the stored tensors."""
         tensors = []
         for part in parts:
             tensor = part[0] if self.as_row else part
@@ -51,7 +52,7 @@ class Stored:
         return torch.cat(tensors)
 
     def split(self, weight: Tensor) -> dict[str, Tensor]:
-        """Returns the stored tensors of one of our weights by their names; rows that nothing reads are zero."""
+        """Returns the stored tensors of one of our weights by name; unused rows are zero."""
         tensors = {}
         for name, part in zip(self.names, weight.chunk(len(self.names)), strict=True):
             tensor = (
@@ -65,11 +66,11 @@ class Stored:
 
 
 Row = str | Sequence[str] | Stored
-"""What a toolkit stores for a weight: one tensor, several of which each has a part of the rows, or another layout."""
+"""What a toolkit stores for a weight: one tensor, several tensors with parts of the rows, or another layout."""
 
 
 class WeightNames:
-    """A table from the names of our weights to those of a toolkit."""
+    """A table from our weight names to a toolkit's."""
 
     def __init__(self, table: Mapping[str, Row]) -> None:
         self._rows: list[tuple[re.Pattern[str], Stored]] = []
@@ -80,19 +81,19 @@ class WeightNames:
         return self._find(name) is not None
 
     def stored(self, name: str) -> Stored:
-        """Returns how the toolkit stores one of our weights; KeyError if the table lacks it."""
+        """Returns how the toolkit stores a weight; KeyError if it is not in the table."""
         stored = self._find(name)
         if stored is None:
             raise KeyError(name)
         return stored
 
     def theirs(self, name: str) -> str:
-        """Returns the toolkit's name of one of our weights that it stores as one tensor."""
+        """Returns the toolkit's name of a weight that it stores as one tensor."""
         (stored_name,) = self.stored(name).names
         return stored_name
 
     def rename(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns our weights as the toolkit stores them, by its names."""
+        """Returns our weights in the toolkit's layout and names."""
         tensors: dict[str, Tensor] = {}
         for name, weight in weights.items():
             tensors.update(self.stored(name).split(weight))

@@ -1,6 +1,6 @@
-"""The folder of a run: names of its files, and the lock by which one process at a time writes there.
+"""The folder of a run: the names of its files, and the lock that lets one process write at a time.
 
-A training that replaces an earlier one sets it aside until it has saved a checkpoint of its own.
+A training that replaces an earlier one sets it aside until the new one has saved a checkpoint.
 """
 
 import os
@@ -23,11 +23,11 @@ Notify = Callable[[str], None]
 
 
 def ignore(message: object) -> None:
-    """A `Notify` that shows nothing."""
+    """A `Notify` that ignores messages."""
 
 
 class _File:
-    """A path within a run's folder."""
+    """Returns a path within a run's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class _File:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths in a run's folder; making the object touches no file."""
+    """Paths in a run's folder; creating the object touches no file."""
 
     path: Path
 
@@ -75,26 +75,26 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: str | None, name: str) -> "RunFolder":
-        """The folder at a path, or of this name under `runs/`."""
+        """Returns the folder at a path, or of this name under `runs/`."""
         return cls(Path(path) if path else RUNS_FOLDER / name)
 
     def stage(self, number: int, name: str) -> Path:
-        """The checkpoints of a stage, counted from 1; a training without stages has one without a name."""
+        """Returns the checkpoint folder of a stage, counted from 1; without stages the name is empty."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
 
     def exists(self) -> bool:
-        """Whether this is the folder of a run."""
+        """Returns whether this is the folder of a run."""
         return self.recipe.is_file()
 
     def parts(self) -> list[Path]:
-        """All files and folders here that nmtkit writes."""
+        """Returns all existing files and folders that nmtkit writes."""
         names = [name for name, part in vars(RunFolder).items() if isinstance(part, _File)]
         return [
             part for part in {getattr(self, name): None for name in names} if os.path.lexists(part)
         ]
 
     def lock_holder(self) -> str:
-        """The process that holds the lock, as "process 7 on a machine"; empty if none does, or it is unknown."""
+        """Returns the process that holds the lock, e.g. "process 7 on host"; empty if none or unknown."""
         with suppress(OSError, ImportError), self.lock.open("rb") as file:
             import fcntl  # there is none on Windows
 
@@ -105,16 +105,16 @@ class RunFolder:
         return ""
 
     def has_training(self) -> bool:
-        """Whether there are results of a training that a new one would replace."""
+        """Returns whether a training has left results that a new one would replace."""
         saved = any(self.checkpoints.rglob("*.safetensors"))
         return self.exists() and (saved or self.average.exists() or self.result.exists())
 
     def has_checkpoint(self) -> bool:
-        """Whether training has saved a state to resume from."""
+        """Returns whether training has saved a state to resume from."""
         return any(self.checkpoints.rglob("last.safetensors"))
 
     def training_files(self) -> list[Path]:
-        """What training wrote and a new training replaces; checkpoints first."""
+        """Returns the training results that a new training replaces, checkpoints first."""
         parts = [
             self.checkpoints,
             self.average,
@@ -134,40 +134,44 @@ class RunFolder:
         return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
-        """Refuses a folder with other files, or with a training unless `overwrite` permits to replace it."""
+        """Rejects a folder with other files, or with a training unless `overwrite` is set."""
         if self.has_training() and not overwrite:
             raise NmtkitError(
-                f"{self.path}: a training was begun here: go on with it (train --resume), "
-                "replace it (train --overwrite), or name another folder (--run DIR)"
+                f"{self.path}: contains a training already; resume it (train --resume), replace it "
+                "(train --overwrite), or name another folder (--run DIR)"
             )
         self.require_own()
 
     def require_own(self) -> None:
-        """Refuses a folder that is neither a run's nor empty."""
+        """Rejects a folder that is neither a run nor empty."""
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(
-                f"{self.path}: not the folder of a run and not empty; name another one with --run DIR"
+                f"{self.path}: neither a run folder nor empty; name another folder with --run DIR"
             )
 
 
 def run_folders(runs: Path) -> list[RunFolder]:
-    """The runs in a folder, sorted by name."""
+    """Returns the runs in a folder, sorted by name."""
     return [folder for folder in map(RunFolder, sorted(runs.glob("[!.]*"))) if folder.exists()]
 
 
 def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
-    """The end of a message about a missing run: names that are similar."""
+    """Returns the end of a message about a missing run, with similar names."""
     names = [folder.path.name for folder in run_folders(runs)]
     if not names:
-        return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
+        return (
+            f"there is no run under {runs}/ either; train one, or name the folder that `train` "
+            "wrote"
+        )
     return suggest_names(Path(given).name, names, what=f"runs under {runs}/")
 
 
 class RunLock(AbstractContextManager["RunLock"]):
-    """The exclusive right to write in a run's folder, which is made if need be; `lock_run` acquires it.
+    """The exclusive right to write in a run's folder; `lock_run` acquires it.
 
-    It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems.
+    Creates the folder if necessary. The lock ends with `close` or with the process. `flock` also
+    works on network file systems.
     """
 
     # of the class: a signal may end `__init__` before its first line, and `__del__` asks
@@ -192,12 +196,13 @@ class RunLock(AbstractContextManager["RunLock"]):
             holder = _holder(file)
             os.close(file)
             raise NmtkitError(
-                f"{self._folder.path}: another process works in this folder ({holder}); wait for its end, stop it, or "
-                "name another folder with --run DIR"
+                f"{self._folder.path}: another process is using this folder ({holder}); wait until "
+                "it ends, stop it, or name another folder with --run DIR"
             ) from None
         except (OSError, ImportError) as fault:
             self._notify(
-                f"{path}: files cannot be locked here ({fault}); let no other process train in this folder"
+                f"{path}: this file system does not support locks ({fault}); make sure that no "
+                "other process trains in this folder"
             )
         with suppress(OSError):  # on a full disk the lock holds without its holder's name
             os.truncate(file, 0)
@@ -205,9 +210,9 @@ class RunLock(AbstractContextManager["RunLock"]):
         return file
 
     def set_aside(self) -> None:
-        """Moves the results of an earlier training away, until `commit_or_rollback` removes or restores them.
+        """Sets the results of an earlier training aside until `commit_or_rollback` removes or restores them.
 
-        Text, tokenizers and arrays stay, and the earlier run gets a copy.
+        Text, tokenizers and arrays stay in place, and the earlier run gets a copy.
         """
         folder, kept = self._folder, self._folder.replaced
         if not folder.has_training():  # nothing of it could be used
@@ -236,7 +241,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             _linked(folder.recipe, RunFolder(kept).recipe)
 
     def commit_or_rollback(self) -> None:
-        """Removes the run that was set aside if the new one has a checkpoint; else restores it."""
+        """Removes the run set aside if the new one has a checkpoint; otherwise restores it."""
         folder, kept = self._folder, self._folder.replaced
         earlier, stay = RunFolder(kept), {folder.lock, folder.recipe, folder.ctranslate2, kept}
         if not kept.is_dir():
@@ -258,7 +263,8 @@ class RunLock(AbstractContextManager["RunLock"]):
                 os.replace(part, folder.path / part.name)
             kept.rmdir()
         self._notify(
-            f"{folder.path}: restored the earlier run: its replacement had no checkpoint yet"
+            f"{folder.path}: restored the earlier run, because its replacement had not saved a "
+            "checkpoint"
         )
 
     def close(self) -> None:
@@ -284,7 +290,7 @@ class RunLock(AbstractContextManager["RunLock"]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it still holds the lock."""
+        """Returns whether the lock is still held."""
         return self._file is not None
 
 
@@ -292,7 +298,7 @@ _LOCKS: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
 
 
 def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
-    """Locks a run's folder for this process, which may do so again while it holds the lock."""
+    """Locks a run's folder for this process; the process may acquire the lock repeatedly."""
     place = os.path.realpath(folder.path)
     known = _LOCKS.get(place)
     if known is None or not known.is_open:
@@ -301,12 +307,12 @@ def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
 
 
 def _holder(file: int) -> str:
-    """The holder's name in a lock file."""
-    return os.pread(file, 200, 0).decode("utf-8", "replace").strip() or "one whose name is unknown"
+    """Returns the holder's name from a lock file."""
+    return os.pread(file, 200, 0).decode("utf-8", "replace").strip() or "name unknown"
 
 
 def _linked(source: str | Path, target: str | Path) -> None:
-    """A hard link, or a copy where the file system has none."""
+    """Creates a hard link, or a copy if the file system does not support links."""
     try:
         os.link(source, target)
     except OSError:

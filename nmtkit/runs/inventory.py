@@ -1,4 +1,4 @@
-"""Lists, removes and renames runs. Needs no torch."""
+"""Lists, removes and renames runs, without torch."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, lock_run, run_fol
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in a line; unknown facts are empty or None."""
+    """A run as one line of a list; unknown facts are empty or None."""
 
     name: str
     recipe: str = ""
@@ -25,20 +25,20 @@ class RunSummary:
     state: str = ""
     """`finished`, `stopped`, `training`, `preprocessed` or `damaged`."""
     why: str = ""
-    """Why it finished, the process that trains it, or the damage."""
+    """The reason it finished, the process that trains it, or the damage."""
     updates: int | None = None
     metric: str = ""
-    """The metric that validation chose the best weights by."""
+    """The metric that selects the best weights."""
     validation: float | None = None
-    """The best value of the metric."""
+    """Best value of the metric."""
     test: dict[str, float] = field(default_factory=dict)
     size: int = 0
     changed: float = 0.0
-    """When its log or its recipe last changed, in seconds since 1970."""
+    """Time of the last change of the log or the recipe, in seconds since 1970."""
 
 
 def list_runs(runs: Path = RUNS_FOLDER) -> list[RunSummary]:
-    """All runs in a folder, the newest first."""
+    """Returns all runs in a folder, newest first."""
     return sorted(map(_summary, run_folders(runs)), key=lambda one: -one.changed)
 
 
@@ -89,7 +89,7 @@ def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files."""
+    """Total size of all files in bytes."""
     sizes = [0]
     for path in folder.rglob("*"):
         with suppress(OSError):  # a file that was removed meanwhile
@@ -98,7 +98,7 @@ def _size(folder: Path) -> int:
 
 
 def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
-    """The folder of a run by its name under `runs`, or by its path."""
+    """Returns the folder of a run by its name under `runs`, or by its path."""
     folder = RunFolder(runs / name)
     folder = folder if folder.exists() else RunFolder(Path(name))
     if not folder.path.is_dir():
@@ -106,19 +106,21 @@ def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
     marks = (folder.lock, folder.vocabulary, folder.checkpoints, folder.metrics, folder.result)
     if not folder.exists() or not any(part.exists() for part in marks):
         raise NmtkitError(
-            f"{folder.path}: not the folder of a run, so it stays as it is; {suggest_runs(name, runs)}"
+            f"{folder.path}: not a run folder, left unchanged; {suggest_runs(name, runs)}"
         )
     if folder.path.is_symlink():
-        raise NmtkitError(f"{folder.path}: a link to a run elsewhere; name {folder.path.resolve()}")
+        raise NmtkitError(
+            f"{folder.path}: a link to a run in another place; name {folder.path.resolve()}"
+        )
     if writer := folder.lock_holder():
         raise NmtkitError(
-            f"{folder.path}: another process works in this folder ({writer}); wait for its end"
+            f"{folder.path}: another process is using this folder ({writer}); wait until it ends"
         )
     return folder
 
 
 def remove_run(folder: RunFolder, notify: Notify) -> None:
-    """Removes a run from `require_run`; files that nmtkit did not write stay, and are named."""
+    """Removes a run from `require_run`; reports and keeps files that nmtkit did not write."""
     try:
         with lock_run(folder, notify):
             # till the end it is a run
@@ -130,22 +132,22 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
         folder.lock.unlink(missing_ok=True)
         left = sorted(path.name for path in folder.path.iterdir())
         if left:
-            notify(f"{folder.path}: {', '.join(left)} stays: nmtkit did not write it")
+            notify(f"{folder.path}: kept {', '.join(left)}, which nmtkit did not write")
         else:
             folder.path.rmdir()
     except OSError as fault:
         raise NmtkitError(
-            f"{fault.filename or folder.path}: cannot remove it: {fault.strerror or fault}"
+            f"{fault.filename or folder.path}: cannot be removed: {fault.strerror or fault}"
         ) from fault
 
 
 def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
-    """Moves a run from `require_run` to another name beside it, or to a path; its own paths in its files follow."""
+    """Renames or moves a run from `require_run`; updates the run's own paths in its files."""
     if "/" not in name and not is_valid_name(name):
-        raise NmtkitError(f"{name!r}: not a name of a folder; give another, or a path")
+        raise NmtkitError(f"{name!r}: not a valid folder name; give another name, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
     if os.path.lexists(new.path):
-        raise NmtkitError(f"{new.path}: this name is taken; choose another")
+        raise NmtkitError(f"{new.path}: this name is already taken; choose another")
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
     # YAML breaks long lines at blanks
     place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))
@@ -154,8 +156,8 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     own = [part.name for part in files if place.search(part.read_bytes())]
     if own and ('"' in name or dump_yaml({"path": os.fsdecode(now)}).split()[1][0] in "'\""):
         raise NmtkitError(
-            f"{new.path}: files of this run name their folder, and could not be read with this name; choose one "
-            "without quotes, : and #"
+            f"{new.path}: files of this run contain the folder's name and could not be read with "
+            "this one; choose a name without quotes, : and #"
         )
     with lock_run(folder, notify):
         try:
@@ -163,7 +165,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
             os.rename(folder.path, new.path)
         except OSError as fault:
             raise NmtkitError(
-                f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}"
+                f"{new.path}: {folder.path} cannot be moved there: {fault.strerror or fault}"
             ) from fault
         for part in map(new.path.joinpath, own):
             data = place.sub(lambda _: now, part.read_bytes())

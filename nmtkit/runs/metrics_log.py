@@ -1,4 +1,4 @@
-"""The logs of a run: `metrics.jsonl`, every event with numbers, counted through all stages; and `train.log`."""
+"""The logs of a run: `metrics.jsonl` with all events, counted across stages, and `train.log`."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ _NO_SCORES = ("loss", "perplexity", "seconds")
 
 
 class MetricsLog:
-    """Writes and reads the log, one event a line; events also go to TensorBoard if it is installed."""
+    """Writes and reads the log, one event per line; also writes to TensorBoard if installed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -41,9 +41,10 @@ class MetricsLog:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None, unvalidated: str | None = None) -> None:
-        """Opens TensorBoard; a training that resumes after an update drops what was logged later.
+        """Opens TensorBoard; a resumed training drops the events logged after its update.
 
-        `unvalidated` is the stage whose state was saved before the validation of that update, which is made again.
+        `unvalidated` is the stage whose state was saved before the validation of that update, which
+        is repeated.
         """
         if after is not None and os.path.lexists(self.path):
             self.truncate_after(after, unvalidated)
@@ -54,7 +55,7 @@ class MetricsLog:
             self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
     def add(self, event: Event, stage: str = "", samples: Sequence[Sequence[str]] = ()) -> None:
-        """Writes a `Step`, or an `Evaluated` with `Validation.samples`, counted from the first stage."""
+        """Writes a `Step`, or an `Evaluated` with `Validation.samples`, counted from the first stage on."""
         if isinstance(event, Step):
             group, values = "train", event.figures()
         elif isinstance(event, Evaluated):
@@ -82,19 +83,19 @@ class MetricsLog:
                 )
 
     def close(self) -> None:
-        """Ends TensorBoard's file."""
+        """Closes the TensorBoard file."""
         if self._tensorboard is not None:
             self._tensorboard.close()
 
     def truncate_after(self, after: int, unvalidated: str | None = None) -> None:
-        """Drops events after an update, and a last line cut short: a resumed run logs them again; see `begin`."""
+        """Drops events after an update and an incomplete last line; a resumed run logs them again, see `begin`."""
         again = after, _kind(Evaluated), unvalidated
         kept = []
         try:
             lines = self._text(errors="replace").split("\n")  # samples may hold other separators
         except OSError as fault:
             raise NmtkitError(
-                f"{self.path}: cannot read it ({fault}); move it away to go on"
+                f"{self.path}: cannot be read ({fault}); move it away to continue"
             ) from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
@@ -108,15 +109,17 @@ class MetricsLog:
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> Iterator[tuple[str, Step | Evaluated]]:
-        """All events in order, each with its stage, or "" where training has none, and counted from the first stage.
+        """Yields all events in order with their stage ("" without stages), counted from the first stage.
 
-        Numbers that were infinite or missing are NaN. Of a running training a last line that is incomplete is left out.
+        Infinite or missing values become NaN. An incomplete last line of a running training is
+        skipped.
         """
         try:
             lines = self._text().split("\n")
         except (OSError, UnicodeDecodeError) as fault:
             raise DataError(
-                f"{self.path}: cannot read it ({fault}); name the folder of a run that has begun to train"
+                f"{self.path}: cannot be read ({fault}); name the folder of a run that has "
+                "started training"
             ) from fault
         made, reached = self._updates_made(), 0
         for number, line in enumerate(lines if made else lines[:-1], start=1):
@@ -134,19 +137,21 @@ class MetricsLog:
                 OverflowError,
             ) as fault:
                 raise DataError(
-                    f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
-                    "file is damaged: delete the line, or take the file from a copy of the run"
+                    f"{self.path}, line {number}: not a log entry (an object with `update` and "
+                    "`event`), so the file is damaged; delete the line, or restore the file from "
+                    "a copy of the run"
                 ) from fault
             reached = max(reached, event.update)
             yield stage, event
         if reached < made:
             raise DataError(
-                f"{self.path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take "
-                f"it from a copy of the run, or delete {self.folder.result} to draw what is left"
+                f"{self.path}: ends at update {reached:,}, but training made {made:,} updates, so "
+                "the file is truncated; restore it from a copy of the run, or delete "
+                f"{self.folder.result} to plot what is left"
             )
 
     def samples(self) -> list[tuple[int, list[list[str]]]]:
-        """The update of each validation that logged samples, and these: source, reference and answer."""
+        """Returns the update and the samples (source, reference, answer) of each validation that logged any."""
         records = [
             parse_json(line, self.path.name)
             for line in self._text().split("\n")[:-1]
@@ -160,7 +165,7 @@ class MetricsLog:
         return self.path.read_text(encoding="utf-8", errors=errors)
 
     def _updates_made(self) -> int:
-        """Updates of a finished training; 0 if it is not finished, or unknown."""
+        """Number of updates of a finished training; 0 if it is unfinished or unknown."""
         try:
             result = self.folder.result
             return (
@@ -192,7 +197,7 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
         terms = {name: number for name, number in numbers.items() if name not in own}
         return Step(**{**values, "update": update, "terms": terms})
     if record["event"] != _kind(Evaluated):
-        raise ValueError("no event that is logged")
+        raise ValueError("not a logged event")
     metrics = {
         key.removeprefix(_VALID_PREFIX): value
         for key, value in numbers.items()
@@ -202,9 +207,9 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
 
 
 def training_curves(run: Run, name: str) -> Training:
-    """Learning curves of a run for a plot; it may still be training.
+    """Returns the learning curves of a run, which may still be training.
 
-    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
+    The score is the recipe's training.best_metric, or else BLEU or ROUGE-L.
     """
     events = [*MetricsLog(run.folder).read()]
     steps = [event for _, event in events if isinstance(event, Step)]
@@ -247,9 +252,9 @@ _GIT_SECONDS = 10
 
 
 class TrainLog:
-    """Writes the messages of one training; those before `open` are kept until then.
+    """Writes the messages of one training; messages before `open` are buffered.
 
-    If the file cannot be written, `notify` is told, and training goes on.
+    If the file cannot be written, `notify` gets a message, and training continues.
     """
 
     def __init__(self, command: Sequence[str], notify: Notify) -> None:
@@ -287,11 +292,12 @@ class TrainLog:
     def _give_up(self, path: Path, fault: OSError) -> None:
         self.close()
         self._notify(
-            f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it"
+            f"{path}: cannot be written ({fault.strerror or fault}); training continues without "
+            "this log"
         )
 
     def close(self) -> None:
-        """Closes the file; later messages are not written."""
+        """Closes the file; later messages are dropped."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # what could not be written was told
@@ -300,7 +306,7 @@ class TrainLog:
 
 @cache
 def code_state() -> str:
-    """The git commit of the package, and whether files were changed since; or that it is in no git checkout."""
+    """Returns the package's git commit and whether files were changed, or that there is no checkout."""
     with suppress(OSError, subprocess.SubprocessError):
         # it may be installed within another checkout
         if _git("ls-files", "--error-unmatch", "__init__.py"):
@@ -309,7 +315,7 @@ def code_state() -> str:
 
 
 def _git(*words: str) -> str:
-    """Output of git in the package's folder; empty if it fails."""
+    """Returns the output of git in the package's folder; empty if git fails."""
     command = ["git", "--no-optional-locks", "-C", str(_PACKAGE), *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False

@@ -1,8 +1,8 @@
-"""The origin of initial weights (`init_from`): a run, or a run for each part; it is recorded in `origin.json`.
+"""The origin of initial weights (`init_from`), a run or one run per part, recorded in `origin.json`.
 
-Weights of a part are copied by name, and rows of embeddings by token. So an encoder can be initialised from BERT, a
-decoder from GPT, or both from BERT: Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
-Tasks".
+Weights of a part are copied by name, and embedding rows by token. An encoder can thus be
+initialised from BERT, a decoder from GPT, or both from BERT: Rothe et al. 2020, "Leveraging
+Pre-trained Checkpoints for Sequence Generation Tasks".
 """
 
 import os
@@ -39,45 +39,47 @@ from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
-"""Settings that may differ, as dropout may: which attention is shown, whether a pair shares one tokenizer, and the
-languages of an imported tokenizer."""
+"""Settings that may differ, like dropout: which attention is shown, whether both sides share one
+tokenizer, and the languages of an imported tokenizer.
+"""
 
 
 class WeightsOrigin(Settings):
-    """A file with weights of a run; paths are absolute."""
+    """A weights file of a run; paths are absolute."""
 
     run: str = ""
     weights: str = ""
     sha256: str = ""
-    """Checksum of the file."""
+    """The file's checksum."""
     taken: str = ""
-    """Which weights of a part were copied; recorded when training begins."""
+    """The weights of a part that were copied; recorded when training starts."""
 
 
 class FineTuningOrigin(WeightsOrigin):
-    """The content of `origin.json`. With parts, its run is only the source of the tokenizers, if any."""
+    """The content of `origin.json`. With parts, `run` is only the source of the tokenizers, if any."""
 
     vocabulary: str = ""
-    """Checksum of the vocabulary; empty if the run makes its own tokenizers."""
+    """Checksum of the vocabulary; empty if the run learns its own tokenizers."""
     parts: dict[str, WeightsOrigin] = Field(default_factory=dict)
     test: SplitFiles | None = None
-    """Test set of the original text, to measure forgetting."""
+    """Test set of the original text, which measures forgetting."""
     before: dict[str, float] = Field(default_factory=dict)
-    """Scores before fine-tuning on the test sets of the original and the new text."""
+    """Scores on the test sets of the original and the new text before fine-tuning."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
-    """Returns the origin that a recipe names with `init_from`, if any; it must not be `folder`, the new run."""
+    """Returns the origin in a recipe's `init_from`, if any; it must not be `folder`, the new run."""
     if recipe.init_from is None:
         return None
     if recipe.init_from.test and not (recipe.init_from.run and TASKS.get(recipe.task).references):
-        why = "a test set is scored before and after only of a whole `run` of a task with references: leave it out"
+        why = "scores before and after require a whole `run` and a task with references; remove it"
         raise RecipeError(f"recipe {recipe.name}: `init_from.test`: {why}")
     sources = {key: find_run(run)[0] for key, run in recipe.init_from.runs.items()}
     source_folders = [source.folder.path.resolve() for source in sources.values()]
     if folder is not None and folder.path.resolve() in source_folders:
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is the folder to train in; name another one for the training: --run DIR"
+            f"recipe {recipe.name}: `init_from` is also the folder to train in; name another "
+            "folder for the training with --run DIR"
         )
     origins = {}
     for key, source in sources.items():
@@ -113,7 +115,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
 
 
 def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
-    """Returns the test set of a recipe with absolute paths; None if it has no targets, or if a file is missing."""
+    """Returns a recipe's test set with absolute paths; None if it has no targets or a file is missing."""
     files = recipe.data.splits().get("test")
     if files is None:
         return None
@@ -132,7 +134,7 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
 
 
 def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -> None:
-    """Raises RecipeError if groups of settings differ from those of the run whose weights are used."""
+    """Raises RecipeError if groups of settings differ from the run that provides the weights."""
     first_stage = next(iter(recipe.by_stage().values()))
     source_stage = source.newest_stage().recipe
     faults = []
@@ -144,14 +146,14 @@ def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -
         names = " and ".join(groups)
         keys = " and ".join(f"`{group}`" for group in groups)
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own {names}; "
-            f"leave {keys} out of the recipe to take those:",
+            f"recipe {recipe.name}: the weights of `init_from` ({source.folder.path}) require its "
+            f"own {names}; remove {keys} from the recipe to use them:",
             *(f"  {fault}" for fault in faults),
         )
 
 
 def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """Describes settings of a group that differ from those of another run, and must not."""
+    """Describes settings of a group that differ from another run but must not."""
     our_kind = ours.get("kind")
     their_kind = theirs.get("kind")
     if our_kind != their_kind:
@@ -167,7 +169,7 @@ def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, An
 
 
 def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
-    """Writes the origin of a new run into its folder, and copies what export needs of a public model."""
+    """Writes the origin of a new run into its folder, and copies the files that export needs of a public model."""
     write_json(folder.origin, origin.model_dump(mode="json"))
     public = RunFolder(Path(origin.run)).public
     if origin.weights and public.is_dir():
@@ -175,7 +177,7 @@ def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
 
 
 def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
-    """Returns the recorded origin of a run, if it has one."""
+    """Returns the recorded origin of a run, if any."""
     path = folder.origin
     if not path.is_file():
         return None
@@ -186,22 +188,22 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
         return parse(FineTuningOrigin, recorded, str(path))
     except (DataError, RecipeError) as fault:
         raise CheckpointError(
-            f"{path}: damaged ({fault}); start the training again with --overwrite"
+            f"{path}: damaged ({fault}); restart the training with --overwrite"
         ) from fault
 
 
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
-    """Returns the tokenizers of the origin for a task.
+    """Returns the origin's tokenizers for a task.
 
-    If the origin has a single text, its tokenizer serves all texts of the task; a task with a single text uses the
-    tokenizer of this text.
+    If the origin has a single text, its tokenizer serves all texts of the task; a task with a
+    single text uses the tokenizer of that text.
 
     Raises:
         CheckpointError: the tokenizers are missing or have changed.
     """
     tokenizers = Run(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
-        raise CheckpointError(f"{origin.run}: its vocabulary has changed; start the training again")
+        raise CheckpointError(f"{origin.run}: its vocabulary has changed; restart the training")
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 and len(texts) > 1:
         (tokenizer,) = tokenizers.values()
@@ -219,10 +221,10 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
 def load_origin_weights(
     model: Model, tokenizers: Tokenizers, folder: RunFolder, notify: Notify
 ) -> None:
-    """Loads the recorded initial weights into a model, if there are any; records which weights of parts were copied.
+    """Loads the recorded initial weights, if any, into a model; records which weights of parts were copied.
 
     Raises:
-        CheckpointError: they are missing, have changed, or belong to another model.
+        CheckpointError: the weights are missing, have changed, or belong to another model.
     """
     origin = read_origin(folder)
     if origin is None or not (origin.weights or origin.parts):
@@ -231,7 +233,7 @@ def load_origin_weights(
         path = weights_origin.weights
         if os.path.isfile(path) and file_sha256(Path(path)) != weights_origin.sha256:
             raise CheckpointError(
-                f"{path}: changed since this training was prepared; use --overwrite"
+                f"{path}: changed since this training was prepared; restart with --overwrite"
             )
     if not origin.parts:
         assign_weights(
@@ -239,7 +241,7 @@ def load_origin_weights(
         )
         if "tgt" in tokenizers:
             copy_first_input(model.embedding("tgt"), tokenizers)
-        notify(f"fine-tuning: it starts from {origin.weights}")
+        notify(f"fine-tuning starts from {origin.weights}")
         return
     for part, part_origin in origin.parts.items():
         run = Run(RunFolder(Path(part_origin.run)))
@@ -254,7 +256,7 @@ def load_origin_weights(
 def _copy_and_describe(
     model: Model, part: str, source: Model, tokenizers: tuple[Tokenizers, Tokenizers] | None = None
 ) -> str:
-    """Copies a part as `copy_part`; also describes how the settings that both models have differ."""
+    """Copies a part with `copy_part`, and describes differences between settings of both models."""
     theirs = source.config.model_dump()
     ours = model.config.model_dump()
     group = "model"
@@ -275,10 +277,10 @@ def _copy_and_describe(
 
 
 def keep_public_form(model: Model, tokenizers: Tokenizers) -> None:
-    """Restricts the training of an imported model so that it can still be exported to its public form.
+    """Restricts the training of an imported model so that it can still be exported to its public format.
 
-    Rows of embeddings and output layer that are one row in the public form stay equal (see `tie_shared_rows`). The bias
-    of the output layer, which the public form lacks, is frozen.
+    Embedding and output rows that are one row in the public format stay equal (see
+    `tie_shared_rows`). The output bias, which the public format lacks, is frozen.
     """
     bias = dict(model.named_parameters()).get("output.bias")
     if bias is not None:
@@ -296,11 +298,11 @@ _TOKEN_WEIGHTS = {
     "output.bias": "tgt",
     "output_bias": "tgt",
 }
-"""Weights with a row for each token of a text, and the column of the text."""
+"""Weights with one row per token of a text, and the column of the text."""
 
 
 def _token_weights(model: Model) -> dict[str, str]:
-    """Returns the weights of a model with a row for each token of a text, and the column of the text."""
+    """Returns a model's weights that have one row per token of a text, with the column of the text."""
     token_weights = dict(_TOKEN_WEIGHTS)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.startswith("src_embedding."):
@@ -317,21 +319,24 @@ def copy_part(
 ) -> str:
     """Copies one of `PARTS` from another model.
 
-    If the other model lacks this part, the part of the other side is used: an encoder initialises a decoder
+    If the other model lacks this part, its other side is used: an encoder initialises a decoder
     (BERT2BERT).
 
     Args:
-        model: the model that is initialised.
+        model: the model to initialise.
         part: name of the part.
         source: the other model.
-        differences: descriptions of settings that differ, for the error message.
-        tokenizers: those of both models, by which rows of embeddings are copied; not needed on the meta device.
+        differences: descriptions of differing settings, for the error message.
+        tokenizers: tokenizers of both models, which match embedding rows; not needed on the meta
+            device.
 
     Returns:
-        A description: which weights were taken, have more rows than before, were left at random, or were not used.
+        A description of the weights that were copied, have additional rows, stay random, or were
+        not used.
 
     Raises:
-        RecipeError: a shape does not fit, a frozen weight is missing, or the other model has no such weights.
+        RecipeError: a shape does not match, a frozen weight is missing, or the other model has no
+            such weights.
     """
     theirs = part_of(source, part)
     if not theirs:
@@ -352,10 +357,11 @@ def copy_part(
     token_weights = _token_weights(model)
     faults = _misfits(part, ours=ours, theirs=theirs, token_weights=token_weights)
     if not taken and not faults:
-        faults.append(f"that {source.config.kind} has none of {', '.join(_grouped(ours))}")
+        faults.append(f"that {source.config.kind} has no weights for {', '.join(_grouped(ours))}")
     if faults:
         raise RecipeError(
-            f"`init_from.{part}`: its weights do not fit; take another run, or change the settings of the model:",
+            f"`init_from.{part}`: its weights do not fit; use another run, or change the model "
+            "settings:",
             *(f"  {fault}" for fault in (*faults[:3], *differences)),
         )
 
@@ -375,12 +381,12 @@ def copy_part(
         with torch.no_grad():
             weight[our_rows] = theirs[name][their_rows].to(weight)
         if len(our_rows) < len(weight):
-            grown.append(f"{name} by {len(weight) - len(our_rows):,} of {len(weight):,}")
+            grown.append(f"{name}: {len(weight) - len(our_rows):,} of {len(weight):,} rows")
 
     groups = {
         "taken": taken,
         "grown": grown,
-        "left at random": [name for name in ours if name not in theirs],
+        "still random": [name for name in ours if name not in theirs],
         "not used": [name for name in theirs if name not in ours],
     }
     return "; ".join(
@@ -395,13 +401,13 @@ def _misfits(
     theirs: Mapping[str, Tensor],
     token_weights: Mapping[str, str],
 ) -> list[str]:
-    """Describes weights of a part whose shapes differ, and frozen weights that the other model lacks."""
+    """Describes weights of a part with different shapes, and frozen weights missing in the other model."""
     faults = []
     for name, weight in ours.items():
         is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
         # Frozen weights of another part, such as ELMo in the embedding of an encoder, come from that part's run.
         if is_frozen and name.startswith(f"{part}.") and name not in theirs:
-            faults.append(f"{name} is never trained, and that run lacks it")
+            faults.append(f"{name} is never trained, and that run does not have it")
     for name, weight in ours.items():
         if name not in theirs:
             continue
@@ -415,7 +421,7 @@ def _misfits(
 
 
 def _vocabulary(tokenizers: Tokenizers, column: str) -> Vocabulary:
-    """Returns the vocabulary of a text; a model of another task may have only one text, by another name."""
+    """Returns the vocabulary of a text; a model of another task may have a single text of another name."""
     tokenizer = tokenizers.get(column)
     if tokenizer is None:
         tokenizer = next(iter(tokenizers.values()))
@@ -423,7 +429,7 @@ def _vocabulary(tokenizers: Tokenizers, column: str) -> Vocabulary:
 
 
 def _other_side(name: str) -> str:
-    """Returns the name of a weight, or of a part, on the other side."""
+    """Returns the name of a weight or part on the other side."""
     for prefix, other_prefix in _OTHER_SIDE.items():
         if name.startswith(prefix):
             return other_prefix + name.removeprefix(prefix)
@@ -431,7 +437,7 @@ def _other_side(name: str) -> str:
 
 
 def _grouped(names: Iterable[str]) -> list[str]:
-    """Shortens names of weights to their sub-layer, without the number of the layer; each once."""
+    """Shortens weight names to their sub-layer without the layer number; returns each once."""
     groups: dict[str, None] = {}  # an ordered set
     for name in names:
         without_number = re.sub(r"\.\d+\.", ".N.", name)

@@ -1,6 +1,6 @@
-"""A run: its folder and who may write there, its recipe, tokenizers, stages, weights and model.
+"""A run: its folder and write lock, recipe, tokenizers, stages, weights and model.
 
-`find_run` has the rules by which a command finds its run, by a name or without one.
+`find_run` contains the rules for finding a command's run with or without a name.
 """
 
 import os
@@ -64,24 +64,24 @@ MODEL_VARIABLE = "NMTKIT_MODEL"
 
 
 class InferenceConfig(Settings):
-    """What decoding needs of a recipe: `inference.json`, so that no recipe is read."""
+    """The recipe settings for decoding, stored in `inference.json` so that no recipe is read."""
 
     name: str
     task: str
     model: AnyModelConfig
     search: AnySearch
     max_source_tokens: int | None = None
-    """Tokens of a source that the model reads; None: all."""
+    """Maximum number of source tokens that the model reads; None: no limit."""
     checkpoints: str = ""
-    """The folder of the stage, within the run's."""
+    """The folder of the stage within the run's folder."""
     recipe_sum: str = ""
-    """Checksum of `recipe.yaml`: once that is changed by hand, this file is out of date."""
+    """Checksum of `recipe.yaml`; if the recipe is edited by hand, this file is out of date."""
     user_module: str = ""
-    """Checksum (SHA-256) of `user_module.py`, if the run has one."""
+    """SHA-256 checksum of `user_module.py`, if the run has one."""
 
     @classmethod
     def of(cls, recipe: "Recipe") -> "InferenceConfig":
-        """The settings of a recipe, or of a stage's recipe."""
+        """Returns the settings of a recipe, or of a stage's recipe."""
         return cls(
             name=recipe.name,
             task=recipe.task,
@@ -92,27 +92,27 @@ class InferenceConfig(Settings):
 
 
 def source_token_limit(recipe: "Recipe") -> int | None:
-    """Tokens of a source that a recipe's model reads; None: all."""
+    """Returns the number of source tokens that a recipe's model reads; None: no limit."""
     cuts = recipe.data.truncation
     return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
 
 @dataclass(frozen=True)
 class SavedStage:
-    """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
+    """A stage of a run with its complete recipe; a run without stages is one unnamed stage."""
 
     name: str
     recipe: "Recipe"
     checkpoints: CheckpointManager
     data: Path
-    """Where its text is stored."""
+    """The folder of its encoded text."""
 
 
 class Run(AbstractContextManager["Run"]):
-    """A run in its folder, which this process may write in while it holds the lock (`may_write`).
+    """A run in its folder; this process may write there while it holds the lock (`may_write`).
 
-    `Run(folder)` and `open` are for reading; `create` and `open_to_write` also take the lock, until `close`. Making the
-    object touches no file; the recipe is read once, when it is needed.
+    `Run(folder)` and `open` are for reading; `create` and `open_to_write` also hold the lock until
+    `close`. Creating the object touches no file; the recipe is read once, on demand.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -121,14 +121,14 @@ class Run(AbstractContextManager["Run"]):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """Opens a run for reading; CheckpointError if there is none."""
+        """Opens a run for reading; raises CheckpointError if there is none."""
         run = cls(RunFolder(Path(path)))
         _ = run.recipe
         return run
 
     @classmethod
     def open_to_write(cls, path: str | Path, notify: Notify = ignore) -> "Run":
-        """Opens a run for writing, to go on with it; CheckpointError if there is none."""
+        """Opens a run for writing, to resume it; raises CheckpointError if there is none."""
         cls.open(path)  # the lock would make a folder where there is none
         run = cls(RunFolder(Path(path)))
         run._lock = lock_run(run.folder, notify)
@@ -142,10 +142,10 @@ class Run(AbstractContextManager["Run"]):
         overwrite: bool = False,
         notify: Notify = ignore,
     ) -> "Run":
-        """Begins a run for writing, or takes up one that was only preprocessed.
+        """Creates a run for writing, or opens one that was only preprocessed.
 
-        The default of `path` is `runs/` and the recipe's name. With `overwrite` an earlier run is replaced; it is kept
-        until the new training has saved its first state.
+        `path` defaults to `runs/` plus the recipe's name. With `overwrite` an earlier run is
+        replaced, but kept until the new training has saved its first state.
         """
         run = cls(RunFolder.at(path, recipe.name))
         folder = run.folder
@@ -171,10 +171,10 @@ class Run(AbstractContextManager["Run"]):
         weights: Mapping[str, Tensor],
         reason: str,
     ) -> "Run":
-        """Writes a run whose weights were not trained in its folder: an imported model, or a copy of another run.
+        """Writes a run whose weights were not trained in its folder: an imported model or a copy.
 
-        The folder is a new one that no other process knows yet. `reason` says where the weights come from, such as
-        "imported".
+        The folder is new and not yet known to other processes. `reason` is the origin of the
+        weights, such as "imported".
         """
         tokenizers.save(folder.vocabulary)
         save_weights(folder.average, weights, tokenizers.checksum)
@@ -190,16 +190,16 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def may_write(self) -> bool:
-        """Whether this process holds the lock. Of several processes that train together only process 0 does."""
+        """Whether this process holds the lock; in distributed training only process 0 does."""
         return self._lock is not None and self._lock.is_open
 
     def commit(self) -> None:
-        """Removes the run that this one replaces, once this one has a checkpoint."""
+        """Removes the run that this one replaces once this one has a checkpoint."""
         if self._lock is not None and self._lock.is_open:
             self._lock.commit_or_rollback()
 
     def close(self) -> None:
-        """Lets other processes write in the folder; an earlier run that was not replaced is put back."""
+        """Releases the lock; restores an earlier run that was not replaced."""
         if self._lock is not None:
             self._lock.close()
 
@@ -208,12 +208,12 @@ class Run(AbstractContextManager["Run"]):
         self.close()
 
     def save_recipe(self, recipe: "Recipe") -> None:
-        """Makes a recipe that of the run, in the folder as well."""
+        """Sets the run's recipe and writes it into the folder."""
         self.recipe = recipe
         atomic_write_text(self.folder.recipe, recipe.to_yaml())
 
     def keep_module(self, module: UserModule | None) -> bool:
-        """Writes a copy of the user's file into the folder; returns whether another one was there."""
+        """Copies the user's file into the folder; returns whether it replaces a different one."""
         path = self.folder.user_module
         before = path.read_bytes() if path.is_file() else None
         if module is None:
@@ -225,19 +225,19 @@ class Run(AbstractContextManager["Run"]):
 
     @cached_property
     def recipe(self) -> "Recipe":
-        """The recipe of the run; raises CheckpointError if the folder is not a run's."""
+        """The recipe of the run; raises CheckpointError if the folder is not a run."""
         path = self.folder.path
         if not self.folder.exists():
             what = "there is no such folder"
             remedy = "name the folder that `train` wrote"
             if path.is_dir():
-                what = "it has no recipe.yaml"
+                what = "it contains no recipe.yaml"
             elif path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".xz") and path.is_file():
                 what = "it is an archive"
                 remedy = "unpack it, and name the folder in it"
             elif path.exists():
                 what = "it is a file"
-            raise CheckpointError(f"{path}: not the folder of a run: {what}; {remedy}")
+            raise CheckpointError(f"{path}: not a run folder: {what}; {remedy}")
         # which loads the settings of training, that decoding does without
         from nmtkit.config import load
 
@@ -245,7 +245,7 @@ class Run(AbstractContextManager["Run"]):
 
     @cached_property
     def _saved_inference(self) -> InferenceConfig | None:
-        """None if it is missing, damaged or out of date, so that the recipe is to be read."""
+        """Returns None if it is missing, damaged or out of date; then the recipe is read."""
         path = self.folder.inference
         load_copy(self.folder.path)
         with suppress(OSError, NmtkitError, TypeError):
@@ -260,7 +260,7 @@ class Run(AbstractContextManager["Run"]):
 
     @cached_property
     def task(self) -> str:
-        """The name of its task; a user's file that the run has is executed only if nothing else tells."""
+        """The name of the task; executes the run's user file only if nothing else determines it."""
         with suppress(OSError, NmtkitError, TypeError, KeyError):
             if self.folder.inference.is_file():
                 return str(parse_json(self.folder.inference.read_bytes(), "")["task"])
@@ -268,11 +268,11 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def inference(self) -> InferenceConfig:
-        """What decoding needs of the recipe; of the newest stage that was validated."""
+        """The recipe settings for decoding, from the newest validated stage."""
         return self._saved_inference or InferenceConfig.of(self.newest_stage().recipe)
 
     def save_inference(self) -> None:
-        """Writes the settings for decoding, once training has ended."""
+        """Writes the settings for decoding after training has ended."""
         self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
         place = {
@@ -289,12 +289,13 @@ class Run(AbstractContextManager["Run"]):
         """The tokenizers of the run."""
         if not self.folder.vocabulary.is_dir():
             raise CheckpointError(
-                f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
+                f"{self.folder.vocabulary}: the vocabulary is missing; copy the whole run "
+                "folder, or train again"
             )
         return Tokenizers.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
-        """The stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
+        """Returns the stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
         texts = {
             stage.name: text for text, one in self.recipe.texts().items() for stage in one.stages
         }
@@ -310,15 +311,15 @@ class Run(AbstractContextManager["Run"]):
         ]
 
     def newest_stage(self) -> SavedStage:
-        """The last stage that has weights which validation chose; the first while none has."""
+        """Returns the last stage with validated weights, or the first if there are none."""
         stages = self.stages()
         return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
 
     def weights(self, which: str = "auto") -> Path:
-        """The file of weights: `best`, `last`, `average`, those of a stage (its best) by its name, or a file.
+        """Returns a weights file: `best`, `last`, `average`, a stage name (its best weights), or a path.
 
-        `auto` is the average if one was made, else the best, else the last. Best and last are of the newest stage that
-        was validated.
+        `auto` is the average if it exists, else the best, else the last. Best and last belong to
+        the newest validated stage.
         """
         known = self._saved_inference if which in NAMED_WEIGHTS else None
         stages = [] if known else self.stages()
@@ -340,22 +341,26 @@ class Run(AbstractContextManager["Run"]):
                 for name in (*NAMED_WEIGHTS[1:], *of_stages)
                 if (file := named[name]) and file.is_file()
             ]
-            there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
+            there = (
+                f"it has: {', '.join(have)}"
+                if have
+                else "it has no checkpoints yet; train it first"
+            )
             missing = f" ({path} is not there)" if path else ""
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
         return path
 
     def members(self) -> "list[Run]":
-        """The runs of an ensemble; a run alone is its own."""
+        """The runs of an ensemble; just this run if it is a single one."""
         return [self]
 
     def open_model(
         self, device: torch.device, which: str = "auto"
     ) -> "tuple[Model, Tokenizers, Recipe]":
-        """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as in `weights`.
+        """Returns the model in evaluation mode, its tokenizers and recipe; `which` is as in `weights`.
 
-        Model and recipe are those of the weights' stage; for an average, or a file from elsewhere, of the newest
-        validated one.
+        Model and recipe belong to the stage of the weights; for an average or an external file, to
+        the newest validated stage.
         """
         weights = self.weights(which)
         recipe = self._recipe_of(weights)
@@ -369,21 +374,21 @@ class Run(AbstractContextManager["Run"]):
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
-        """As `open_model`, with only the settings that decoding needs."""
+        """Like `open_model`, with only the settings that decoding needs."""
         settings = self.inference_of(which)
         return *self._load(settings.model, self.weights(which), device), settings
 
     def inference_of(self, which: str = "auto") -> InferenceConfig:
-        """What decoding with some weights needs of the recipe; `which` is as in `weights`."""
+        """Returns the recipe settings for decoding with some weights; `which` is as in `weights`."""
         known = self._saved_inference
         if known is not None and which in NAMED_WEIGHTS:
             return known
         return InferenceConfig.of(self._recipe_of(self.weights(which)))
 
     def outline(self, which: str = "auto") -> tuple[Model, Tokenizers]:
-        """As `open_for_inference`, on the CPU, but no weights are read: those of the model are never to be used.
+        """Like `open_for_inference` on the CPU, without reading weights; the model's weights must not be used.
 
-        Memory that is not written takes no room.
+        Memory that is never written is not allocated.
         """
         tokenizers = self.load_tokenizers()
         settings = self.inference_of(which)
@@ -403,7 +408,7 @@ class Run(AbstractContextManager["Run"]):
 
 
 class EnsembleRun(Run):
-    """Several runs that decode as an `Ensemble`; recipe and folder are those of the first."""
+    """Several runs that decode as an `Ensemble`, with the recipe and folder of the first."""
 
     def __init__(self, runs: Sequence[Run], mean: Mean, weights: Sequence[float] | None) -> None:
         super().__init__(runs[0].folder)
@@ -420,23 +425,26 @@ class EnsembleRun(Run):
         if which not in NAMED_WEIGHTS and any(
             run.weights(which) == Path(which) for run in self.runs
         ):
-            remedy = "give a name that each has, such as best or last"
+            remedy = "use a name that all of them have, such as best or last"
             raise RecipeError(
-                f"{which}: one file would be the weights of all models of the ensemble; {remedy}"
+                f"{which}: a single file cannot hold the weights of all models of an ensemble; "
+                f"{remedy}"
             )
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
             if others.checksum != tokenizers.checksum:
                 raise RecipeError(
-                    f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
-                    "one: train both on the same text with the same tokenizer settings"
+                    f"{first.folder.path} and {run.folder.path} have different vocabularies, but "
+                    "an ensemble requires a common one; train both on the same text with the same "
+                    "tokenizer settings"
                 )
         members = [as_decoder(model) for model, _, _ in opened]
         if None in members:
             place = self.runs[members.index(None)].folder.path
             raise RecipeError(
-                f"{place}: only models that write texts make an ensemble, and this one writes none"
+                f"{place}: only models that generate text can form an ensemble, and this one "
+                "does not"
             )
         return (
             Ensemble([one for one in members if one is not None], self._mean, self._weights),
@@ -446,12 +454,12 @@ class EnsembleRun(Run):
 
 
 def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
-    """The recipe's model with fresh weights, drawn from torch's generator."""
+    """Returns the recipe's model with random weights from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
 
 def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
-    """The sizes of the columns for a model."""
+    """Returns the sizes of a model's columns."""
     sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
     sizes |= {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
     sizes |= {"features": tokenizers.features} if tokenizers.features else {}
@@ -464,10 +472,10 @@ def find_run(
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
 ) -> tuple[Run, str]:
-    """The run to use, and the reason in words; CheckpointError if there is none.
+    """Returns the run to use and the reason in words; raises CheckpointError if there is none.
 
-    `model` is a run's folder, or its name under `runs/`; several make an ensemble, for which `mean` and `weights` are.
-    None takes `$NMTKIT_MODEL`, else the newest finished run of the task.
+    `model` is a run's folder or its name under `runs/`; several form an ensemble, to which `mean`
+    and `weights` apply. None means `$NMTKIT_MODEL`, or else the newest finished run of the task.
     """
     names = (
         []
@@ -481,7 +489,8 @@ def find_run(
         return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
     if weights is not None or mean != "probabilities":
         raise RecipeError(
-            "ensemble and ensemble_weights are of several runs; name the others with -m RUN as well"
+            "ensemble and ensemble_weights apply only to several runs; name the other runs "
+            "with -m RUN as well"
         )
     if names:
         return _named_run(names[0])
@@ -505,14 +514,14 @@ def find_run(
 
 
 def find_training(model: str) -> Run:
-    """The run of a folder, or of its name under `runs/`, to look at its training: also one that replaces another."""
+    """Returns a run, by folder or name, to inspect its training, even while it replaces another."""
     folder = RunFolder(Path(model))
     # also where a file or another folder has the run's name
     if not folder.exists() and (RUNS_FOLDER / model).is_dir():
         folder = RunFolder(RUNS_FOLDER / model)
     elif not folder.path.exists():
         raise CheckpointError(
-            f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model)}"
+            f"{model}: not a run folder: there is no such folder; {suggest_runs(model)}"
         )
     return Run(folder)
 
@@ -520,30 +529,32 @@ def find_training(model: str) -> Run:
 def _named_run(model: str) -> tuple[Run, str]:
     folder = find_training(model).folder
     if folder.replaced.is_dir() and not folder.has_checkpoint():
-        why = "the earlier run, for that which is to replace it has no state yet"
+        why = "the earlier run, because its replacement has not saved a state yet"
         return Run(RunFolder(folder.replaced)), why
     return Run(folder), "as asked"
 
 
 def weights_to_average(run: Run, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones."""
+    """Returns the `best` (None: all) or most `recent` weights files of a run's newest validated stage."""
     checkpoints = run.newest_stage().checkpoints
     kept = checkpoints.best() if recent is None else checkpoints.recent()
     wanted = recent or best or 2
     if len(kept) < wanted:
         there = f"{len(kept)} was" if len(kept) == 1 else f"{len(kept)} were"
         raise CheckpointError(
-            f"{checkpoints.folder}: this needs at least {wanted} checkpoints, and {there} kept; train with more "
-            "validations (a smaller training.validate_every), or keep more (training.keep_recent, training.keep_best)"
+            f"{checkpoints.folder}: at least {wanted} checkpoints are required, but {there} kept; "
+            "train with more validations (a smaller training.validate_every), or keep more "
+            "(training.keep_recent, training.keep_best)"
         )
     return kept[: recent or best]
 
 
 def average_files(files: Sequence[Path], output: Path, of: Run | None = None) -> None:
-    """Averages weights files into one; they fit each other, and the model of the run `of`."""
+    """Averages weights files into one; all must fit each other and the model of the run `of`."""
     if len(files) < 2:
         raise CheckpointError(
-            f"{files[0] if files else output}: an average needs at least two checkpoints; name more"
+            f"{files[0] if files else output}: an average requires at least two checkpoints; "
+            "name more"
         )
     if of is None:
         model, vocabulary = None, next(filter(None, map(read_vocabulary_checksum, files)), "")

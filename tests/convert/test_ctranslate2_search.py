@@ -110,13 +110,13 @@ def test_a_stream_has_no_log_probabilities_of_tokens_that_nobody_asks_for(run: P
 
 
 REFUSED = {
-    "--length-penalty gnmt:0.6": "length_penalty gnmt (take average or none)",
+    "--length-penalty gnmt:0.6": "length_penalty gnmt (use average or none)",
     "--search coverage_penalty=0.2": "coverage_penalty 0.2",
-    "--search stop=exact": "stop exact (take first_k)",
+    "--search stop=exact": "stop exact (use first_k)",
     "--search min_length_ratio=0.5": "min_length_ratio 0.5",
     "--search repetition_penalty=1.2": "repetition_penalty 1.2",
     "--search rule=brackets": "rule brackets",
-    "--search at_limit=end": "at_limit end (take behind or compete)",
+    "--search at_limit=end": "at_limit end (use behind or compete)",
     "--beam-size 4 --search diversity_groups=2": "diversity_groups 2",
     "--samples 2": "kind sampling",
     "-m run": "several models",
@@ -125,10 +125,10 @@ REFUSED = {
     "--workers 2": "--workers (take --threads)",
     "--replace-unknown": "ctranslate2 has no unknown words to replace; leave that out",
     "--terms terms": "ctranslate2 has no terms; leave that out",
-    "--prefix": "line 1: engine ctranslate2 has no prefixes and terms",
-    "--jsonl": "line 1: engine ctranslate2 has no prefixes and terms",
+    "--prefix": "line 1: engine ctranslate2 does not support prefixes and terms",
+    "--jsonl": "line 1: engine ctranslate2 does not support prefixes and terms",
     "--interactive": "--engine out",
-    "--precision int8_float16": "no precision int8_float16 on this cpu, only fastest, float32",
+    "--precision int8_float16": "does not support precision int8_float16 on this cpu; use fastest, float32",
 }
 
 
@@ -269,7 +269,7 @@ def test_more_positions_than_were_learned(tmp_path: Path) -> None:
     for engine in ("nmtkit", "auto"):
         with pytest.raises(DataError, match="learned only 64 positions"):
             opened(tmp_path / "run", engine=engine).translate(" ".join(LINES[:30]))
-    with pytest.raises(NmtkitError, match=r"engine ctranslate2 has 64 positions"):
+    with pytest.raises(NmtkitError, match=r"engine ctranslate2 supports at most 64 tokens"):
         by_ctranslate2(tmp_path / "run").translate(" ".join(LINES[:30]))
 
 
@@ -284,14 +284,16 @@ def test_a_text_that_goes_on_ends_where_learned_positions_do(tmp_path: Path) -> 
 
 
 def test_another_model_is_refused(trained: Path) -> None:
-    with pytest.raises(NmtkitError, match="ctranslate2 has no rnnsearch model"):
+    with pytest.raises(NmtkitError, match="ctranslate2 does not support rnnsearch models"):
         by_ctranslate2(trained)
 
 
 def test_constraints_from_python(run: Path) -> None:
-    with pytest.raises(NmtkitError, match=r"line 2: engine ctranslate2 has no prefixes and terms"):
+    with pytest.raises(
+        NmtkitError, match=r"line 2: engine ctranslate2 does not support prefixes and terms"
+    ):
         by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
-    with pytest.raises(NmtkitError, match="n_best 4 is more than beam_size 3"):
+    with pytest.raises(NmtkitError, match="n_best 4 exceeds beam_size 3"):
         by_ctranslate2(run).search(["ba"], 4)
     with pytest.raises(
         NmtkitError,

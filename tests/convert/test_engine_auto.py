@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
+from nmtkit.convert.engines import missing_settings
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.inference.inputs import ModelOnDemand
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
@@ -151,15 +153,15 @@ def test_the_settings_of_a_translator_may_change(run: Path) -> None:
 
 
 FALLS_BACK = {
-    "--length-penalty gnmt:0.6": "ctranslate2 has no search like this one: it lacks length_penalty gnmt (take average",
-    "--search stop=exact": "ctranslate2 has no search like this one: it lacks stop exact (take first_k)",
-    "--min-length 3": "with min_length 3 ctranslate2 has other scores",
-    "--no-repeat-ngram 2": "with no_repeat_ngram 2 ctranslate2 has other scores",
-    "--search forbid_unknown=true": "with forbid_unknown True ctranslate2 has other scores",
-    "--samples 2": "ctranslate2 has no search like this one: it lacks kind sampling (take beam)",
+    "--length-penalty gnmt:0.6": "ctranslate2 cannot run this search; it lacks length_penalty gnmt (use average",
+    "--search stop=exact": "ctranslate2 cannot run this search; it lacks stop exact (use first_k)",
+    "--min-length 3": "with min_length 3 the scores of ctranslate2 differ",
+    "--no-repeat-ngram 2": "with no_repeat_ngram 2 the scores of ctranslate2 differ",
+    "--search forbid_unknown=true": "with forbid_unknown True the scores of ctranslate2 differ",
+    "--samples 2": "ctranslate2 cannot run this search; it lacks kind sampling (use beam)",
     "-m run": "ctranslate2 has no several models",
     "--workers 2": "ctranslate2 has no --workers (take --threads)",
-    "--precision bf16": "ctranslate2 has no precision bf16 on this cpu, only fastest, float32, int8",
+    "--precision bf16": "ctranslate2 does not support precision bf16 on this cpu; use fastest, float32, int8",
     "--replace-unknown": "ctranslate2 does not support the replacement of unknown words",
     "--terms terms": "ctranslate2 does not support terms",
     "--prefix": "ctranslate2 does not support prefixes",
@@ -218,7 +220,7 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
     refused(
         asked,
-        "precision int8 needs ctranslate2: ctranslate2 has no rnnsearch model; leave that out",
+        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; leave that out",
     )
 
 
@@ -226,7 +228,7 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
 def test_another_kind_of_model_says_so(trained: Path, console: Command, tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "lines", LINES[:2])
     done = succeeded(console("translate", "-m", trained, lines))
-    assert done.err.startswith("engine nmtkit: ctranslate2 has no rnnsearch model\n")
+    assert done.err.startswith("engine nmtkit: ctranslate2 does not support rnnsearch models\n")
 
 
 @installed
@@ -282,3 +284,13 @@ def test_doctor_says_what_is_missed_without_the_library(
     said = " ".join(succeeded(console("doctor")).out.split())
     assert "ctranslate2" in said
     assert "pip install 'nmtkit[fast]'" in said
+
+
+def test_a_key_of_the_search_that_no_engine_knows_is_not_ignored() -> None:
+    class LaterConfig(BeamConfig):
+        no_double: bool = False
+
+    assert missing_settings("ctranslate2", LaterConfig()) == {}
+    assert missing_settings("ctranslate2", LaterConfig(no_double=True)) == {
+        "no_double": "no_double True"
+    }

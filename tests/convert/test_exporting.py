@@ -123,10 +123,10 @@ def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
         [*one.ids, EOS] for one in own
     ]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "Before a source may stand: `<2de>`, `<2fr>`." in card
+    assert "A source may begin with one of these tags: `<2de>`, `<2fr>`." in card
     told: list[str] = []
     import_run(tmp_path / "out", str(tmp_path / "again"), told.append)
-    assert "additional_special_tokens; no text is cut into <2de>, <2fr>" in told[-1]
+    assert "additional_special_tokens; the tokenizer never produces <2de>, <2fr>" in told[-1]
 
 
 def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
@@ -162,14 +162,14 @@ def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
         export_run(run, to, tmp_path / to, notify=told.append)
     (warning,) = told
     assert (
-        "huggingface reads all of a source, and nmtkit its first 256 tokens; cut longer ones"
+        "huggingface reads whole sources but nmtkit only their first 256 tokens; truncate longer sources"
         in warning
     )
     cards = [
         (tmp_path / to / "README.md").read_text(encoding="utf-8")
         for to in ("huggingface", "safetensors")
     ]
-    assert ["read the first 256 tokens of a source" in card for card in cards] == [True, False]
+    assert ["at most the first 256 tokens of a source" in card for card in cards] == [True, False]
 
 
 @needs("ctranslate2")
@@ -199,7 +199,7 @@ def test_what_ctranslate2_does_not_do_to_a_text_is_told(tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, text), "ctranslate2", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert (
-        "Before a source may stand: `<2de>`, `<2fr>`.\n\nTOKENS are of text in lower case.\n"
+        "A source may begin with one of these tags: `<2de>`, `<2fr>`.\n\nLower-case the text before you split it into TOKENS.\n"
         in card
     )
 
@@ -229,7 +229,7 @@ def test_ctranslate2_scores_a_model_of_words(kind: str, tmp_path: Path) -> None:
 def test_import_refuses_what_was_exported_to_ctranslate2(tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, learned()), "ctranslate2", tmp_path / "out")
     with pytest.raises(
-        NmtkitError, match=r"a model of CTranslate2.*import the model that it was converted from"
+        NmtkitError, match=r"a CTranslate2 model.*import .* that it was converted from"
     ):
         import_run(tmp_path / "out", str(tmp_path / "again"))
 
@@ -278,7 +278,7 @@ def test_as_safetensors_the_folders_of_other_runs_are_not_told(tmp_path: Path) -
     ("settings", "cut", "match"),
     [
         ({"copying": "head"}, {}, "copies"),
-        ({}, {"lowercase": True, "vocab_size": 45}, "lower case"),
+        ({}, {"lowercase": True, "vocab_size": 45}, "lower-cased text"),
         ({}, {"kind": "word", "vocab_size": 100}, "of words"),
         ({}, {"kind": "wordpiece", "vocab_size": 100}, "of words"),
     ],
@@ -300,7 +300,7 @@ def test_what_an_engine_has_not_is_refused_by_name(
         engines.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
         engines.require_convertible(TransformerConfig(copying="head"), engine)
-    with pytest.raises(NmtkitError, match="no counterpart of src_embedding"):
+    with pytest.raises(NmtkitError, match="does not support src_embedding"):
         engines.require_convertible(
             TransformerConfig.model_validate({"src_embedding": {"kind": "elmo"}}), engine
         )
@@ -334,9 +334,7 @@ def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: P
     )
     recipe.write_text(text)
     done = succeeded(console("export", "run", "out", "--to", "huggingface"))
-    assert (
-        "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
-    )
+    assert "warning: huggingface cannot run this search; it lacks length_penalty gnmt" in done.err
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused(console("export", "run", "out", "--to", "huggingface"), "out: already exists")

@@ -84,31 +84,31 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **{key: (setting(key, value), key) for key, value in JOEY_SETTINGS.items()},
     "one side in lower case": (
         setting("data.src.lowercase", True),
-        "data.trg.lowercase: False beside data.src.lower",
+        "data.trg.lowercase: False conflicts with data.src.lower",
     ),
     "characters": (
         setting("data.src.level", "char"),
-        "data.src.level: 'char' .*word, and bpe of sentencepiece",
+        "data.src.level: 'char' .*word, and sentencepiece bpe",
     ),
     "another id": (
         setting("data.special_symbols.unk_id", 7),
-        "src_vocab.txt: '<unk>' does not have the id 7",
+        "src_vocab.txt: '<unk>' does not have id 7",
     ),
     "two kinds": (
         setting("model.encoder.type", "recurrent"),
-        "model.decoder.type: transformer beside .* recurrent",
+        "model.decoder.type: transformer conflicts with .* recurrent",
     ),
     "no norm": (
         setting("model.encoder.layer_norm", None),
-        "model.decoder.layer_norm: pre beside .* None",
+        "model.decoder.layer_norm: pre conflicts with .* None",
     ),
     "two activations": (
         setting("model.encoder.activation", "tanh"),
-        "model.decoder.activation: None beside .* tanh",
+        "model.decoder.activation: None conflicts with .* tanh",
     ),
     "two widths": (
         setting("model.decoder.ff_size", 25),
-        "model.decoder.ff_size: 25 beside model.encoder.ff_size 24",
+        "model.decoder.ff_size: 25 conflicts with model.encoder.ff_size 24",
     ),
     "two scales": (
         setting("model.decoder.embeddings.scale", False),
@@ -116,26 +116,26 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "subword-nmt": (
         setting("data.src", {"level": "bpe", "tokenizer_type": "subword-nmt"}),
-        "data.src.level: 'bpe' .subword-nmt.*cut other text yourself",
+        "data.src.level: 'bpe' .subword-nmt.*tokenize other text yourself",
     ),
     "code": (
         lambda at: state(lambda content: content.update(stats_state=Harm(at.parent / "harm")))(at),
-        "best.ckpt.*nothing of it was run.*model_state",
+        "best.ckpt.*no code in it was run.*model_state",
     ),
     "a bare pickle": (
         lambda at: (at / "5.ckpt").write_bytes(pickle.dumps(Harm(at.parent / "harm"))),
-        "nothing .* run",
+        "no code .* run",
     ),
     "options": (
         state(lambda content: content.update(args=Namespace(a=1))),
-        "best.ckpt.*nothing of it was run",
+        "best.ckpt.*no code in it was run",
     ),
     "other positions": (
         weight("encoder.pe.pe", torch.ones(1, 60, 16)),
-        "encoder.pe.pe.*other positions than sinusoids",
+        "encoder.pe.pe.*position vectors that are not sinusoids",
     ),
     "no model": (state(lambda content: content.pop("model_state")), "no model_state"),
-    "no weights": (lambda at: (at / "best.ckpt").unlink(), "none of best.ckpt, latest.ckpt"),
+    "no weights": (lambda at: (at / "best.ckpt").unlink(), "no weights .best.ckpt, latest.ckpt"),
     "no config": (lambda at: (at / "config.yaml").unlink(), "config.yaml.*missing"),
     "no words": (lambda at: (at / "trg_vocab.txt").unlink(), "trg_vocab.txt.*missing"),
     "fewer words": (
@@ -186,21 +186,24 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
         state(lambda content: content.update(vocab=["a"])),
         "'vocab'.*OpenNMT-py 3.*convertv2_v3",
     ),
-    "two widths": (option("src_word_vec_size", 8), "src_word_vec_size: 8 beside enc_hid_size 16"),
+    "two widths": (
+        option("src_word_vec_size", 8),
+        "src_word_vec_size: 8 conflicts with enc_hid_size 16",
+    ),
     "no biases": (option("add_qkvbias", True), "self_attn.*bias' is missing"),
     "no gate": (option("copy_attn", True), "generator.linear.bias.*missing"),
     "an object": (
         state(lambda content: content.update(more=Fraction(1, 2))),
-        "nothing of it was run.*OpenNMT-py 3.*convertv2_v3",
+        "no code in it was run.*OpenNMT-py 3.*convertv2_v3",
     ),
     "code": (
         lambda at: option("heads", Harm(at.parent.parent / "harm"))(at),
-        "nothing of it was run",
+        "no code in it was run",
     ),
-    "no options": (state(lambda content: content.pop("opt")), "holds no options"),
+    "no options": (state(lambda content: content.pop("opt")), "contains no options"),
     "options of a table": (
         state(lambda content: content.update(opt=vars(content["opt"]))),
-        "holds no options",
+        "contains no options",
     ),
     "weights elsewhere": (
         state(lambda content: content.pop("model")),
@@ -256,11 +259,15 @@ def test_runs_of_both_are_runs_for_every_command(
     joey: Path, opennmt: Path, console: Command, tmp_path: Path
 ) -> None:
     for source, path in (("joeynmt", joey), ("opennmt-py", opennmt)):
-        assert "2+1 layers of 16" in succeeded(console("import", path, "-o", f"runs/{source}")).err
+        assert (
+            "2+1 layers of size 16"
+            in succeeded(console("import", path, "-o", f"runs/{source}")).err
+        )
         lines = f"{SOURCES[0]}\n\n{SOURCES[1]}\n"
         done = succeeded(console("translate", "-m", source, "--device", "cpu", stdin=lines))
         assert len(done.out.splitlines()) == 3
         refused(
-            console("export", source, f"out-{source}", "--to", "huggingface"), "huggingface has no"
+            console("export", source, f"out-{source}", "--to", "huggingface"),
+            "huggingface does not support",
         )
     refused(console("import", tmp_path / "nowhere", "--from", "opennmt-py"), "not a folder")

@@ -130,7 +130,7 @@ def test_a_folder_of_the_name_that_is_no_run_hides_none(
 def test_no_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = Run(RunFolder(tmp_path))
-    with pytest.raises(CheckpointError, match=r"it has no recipe\.yaml"):
+    with pytest.raises(CheckpointError, match=r"it contains no recipe\.yaml"):
         _ = run.recipe
     with pytest.raises(
         CheckpointError,
@@ -146,5 +146,5 @@ def test_the_member_of_an_ensemble_that_writes_no_text_is_named() -> None:
         run, model = Run(RunFolder(Path(kind))), MODELS.get(kind)(MODELS.get(kind).Config(), sizes)
         run.open_for_inference = lambda *_, model=model: (model, tokenizers, None)
         runs.append(run)
-    with pytest.raises(RecipeError, match=r"^bert: only models that write texts"):
+    with pytest.raises(RecipeError, match=r"^bert: only models that generate text"):
         EnsembleRun(runs, "probabilities", None).open_for_inference(torch.device("cpu"))

@@ -1,1 +1,1 @@
-"""Public models, from the folders that `transformers` writes: one file per family."""
+"""Imports public models from `transformers` folders; one file per family."""

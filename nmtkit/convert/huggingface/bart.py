@@ -23,7 +23,7 @@ from nmtkit.convert.weight_names import Row, Stored, WeightNames
 from nmtkit.core.settings import Field
 
 _FIRST_POSITION = 2
-"""Tables of positions begin with rows that no text reads."""
+"""Number of rows at the beginning of position tables that no text uses."""
 _ROWS: dict[str, Row] = {
     **BART_LIKE_ROWS,
     **OUTPUT_BIAS_ROW,
@@ -40,7 +40,7 @@ _ROWS: dict[str, Row] = {
 
 @FAMILIES.register("bart")
 class Bart(BartLike):
-    """Folders of BartForConditionalGeneration or BartModel."""
+    """Converts folders of BartForConditionalGeneration or BartModel."""
 
     model_type = "bart"
     names = WeightNames(_ROWS)
@@ -53,14 +53,14 @@ class Bart(BartLike):
 
 
 class MBartConfig(BartLikeConfig):
-    """Like BART's, but the decoder's first input, the language to write, may be left open."""
+    """Like BART's, except that the decoder's first input, the target language, may be open."""
 
     decoder_start_token_id: int | None = Field(default=None, ge=0)  # type: ignore[assignment]
 
 
 @FAMILIES.register("mbart")
 class MBart(BartLike):
-    """Folders of MBartForConditionalGeneration."""
+    """Converts folders of MBartForConditionalGeneration."""
 
     model_type = "mbart"
     config_kind = MBartConfig
@@ -69,7 +69,7 @@ class MBart(BartLike):
 
 
 class PegasusConfig(BartLikeConfig):
-    """Like BART's, with ids that folders may leave out."""
+    """Like BART's, with ids that folders may omit."""
 
     pad_token_id: int = Field(default=0, ge=0)
     eos_token_id: int = Field(default=1, ge=0)
@@ -78,7 +78,7 @@ class PegasusConfig(BartLikeConfig):
 
 @FAMILIES.register("pegasus")
 class Pegasus(BartLike):
-    """Folders of PegasusForConditionalGeneration as published."""
+    """Converts published folders of PegasusForConditionalGeneration."""
 
     model_type = "pegasus"
     config_kind = PegasusConfig
@@ -90,5 +90,5 @@ class Pegasus(BartLike):
     def positions(
         self, converter: CheckpointConverter, config: BartLikeConfig
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The file may have the sinusoids, or what training has made of them."""
+        """Accepts sinusoids as well as positions that training has changed."""
         return converter.positions(config.d_model)

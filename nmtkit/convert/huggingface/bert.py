@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) with the heads that it has; [CLS] is BOS here, and [SEP] is EOS."""
+"""BERT (Devlin et al. 2019) with its heads; [CLS] becomes BOS, and [SEP] becomes EOS."""
 
 import re
 from pathlib import Path
@@ -57,11 +57,11 @@ _UNREAD = [
     "pooler.dense.weight",
     "pooler.dense.bias",
 ]
-"""Stored twice, or of no use without the head for the next sentence."""
+"""Stored twice, or useless without the head for next-sentence prediction."""
 
 
 class BertFolderConfig(ExternalSettings):
-    """The keys of `config.json` that are read, by our names; those with one value allow no other."""
+    """The keys of `config.json` that are read, by our names; `Literal` keys allow a single value."""
 
     vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
     hidden_size: Width
@@ -80,7 +80,7 @@ class BertFolderConfig(ExternalSettings):
 
 @FAMILIES.register("bert")
 class Bert(Family):
-    """Folders of BertForPreTraining, BertForMaskedLM or BertModel."""
+    """Converts folders of BertForPreTraining, BertForMaskedLM or BertModel."""
 
     model_type = "bert"
 
@@ -99,7 +99,8 @@ class Bert(Family):
         notes = []
         if _NAMES.theirs("output.dense.weight") not in weights.shapes:
             notes.append(
-                "the folder has no head for masked words, so that it is a new one: take the encoder, or train on"
+                "the folder has no masked-word head, so a new one was added: use only the "
+                "encoder, or continue training"
             )
             converted |= _new_head(config.hidden_size)
         settings = config.model_dump(include={*BertConfig.model_fields}) | {
@@ -120,7 +121,7 @@ class Bert(Family):
 
 
 def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> dict[str, Tensor]:
-    """Returns the embedding, which is the output layer too, and the output bias by our names."""
+    """Returns the embedding, which is also the output layer, and the output bias, by our names."""
     shapes = converter.weights.shapes
     output = _NAMES.theirs("output.words.weight")
     words = converter.words(
@@ -128,7 +129,7 @@ def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> 
     )
     if output in shapes and not torch.equal(converter.words(output, config.hidden_size), words):
         raise unsupported(
-            converter.place, f"{output}: output words that are not those of the input"
+            converter.place, f"{output}: output embeddings that differ from the input embeddings"
         )
     bias_name = next((name for name in _OUTPUT_BIASES if name in shapes), _OUTPUT_BIASES[0])
     bias = converter.tensor(bias_name, (config.vocab_size,), optional=True)
@@ -140,7 +141,7 @@ def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> 
 
 
 def _new_head(width: int) -> dict[str, Tensor]:
-    """Returns a head for masked words that changes nothing, by our names."""
+    """Returns an identity head for masked words, by our names."""
     return {
         "output.dense.weight": torch.eye(width),
         "output.dense.bias": torch.zeros(width),
@@ -150,7 +151,7 @@ def _new_head(width: int) -> dict[str, Tensor]:
 
 
 def _with_plain_names(weights: ExternalWeights) -> ExternalWeights:
-    """Returns weights by today's names in a BertModel, without the numbers of positions that older folders have."""
+    """Returns weights under the current names of BertModel, without the position ids of older folders."""
     names = {}
     for name in weights.shapes:
         plain_name = name.removeprefix("bert.")

@@ -1,6 +1,6 @@
-"""What encoder-decoder families of `transformers` share: settings, matrices of words, and the layers of BART.
+"""Shared by the encoder-decoder families of `transformers`: settings, token matrices and BART's layers.
 
-Marian, mBART, M2M100 and Pegasus are BART's relatives: their layers have the same names and settings.
+Marian, mBART, M2M100 and Pegasus derive from BART: their layers have the same names and settings.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from nmtkit.models.transformer import TransformerConfig
 
 
 class EncoderDecoderConfig(GenerationConfig):
-    """The keys of `config.json` and `generation_config.json` that are read of every encoder with a decoder."""
+    """The keys of `config.json` and `generation_config.json` read for every encoder-decoder model."""
 
     d_model: Width = Field(ge=2)
     decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
@@ -49,9 +49,10 @@ def convert_words(
 ) -> dict[str, Tensor]:
     """Returns embeddings and output layer by our names.
 
-    A tied matrix needs to be in the file under one of its names only: `safetensors` refuses to write it twice.
-    `shared` is its name if source and target have one embedding, as `ties_sides` says. `ties_output` says whether the
-    output layer is the target's embedding if it has no matrix in the file.
+    The file contains a tied matrix under only one of its names, because `safetensors` refuses to
+    write it twice. `shared` is its name if source and target share an embedding (`ties_sides`).
+    `ties_output` is whether an output layer that is missing from the file equals the target
+    embedding.
     """
     names = converter.names
     encoder = names.theirs("src_embedding.weight")
@@ -93,7 +94,7 @@ def _output_bias(config: EncoderDecoderConfig, converter: CheckpointConverter) -
 
 
 def public_tensors(public: PublicWeights, names: WeightNames, shared: str) -> dict[str, Tensor]:
-    """Returns the tensors of a model by their public names; the embedding of both sides has the name `shared`."""
+    """Returns a model's tensors by their public names; a shared embedding is named `shared`."""
     tensors = public.tensors(names)
     sides = [names.theirs(name) for name in ("src_embedding.weight", "tgt_embedding.weight")]
     embeddings = [name for name in sides if name in tensors]
@@ -106,7 +107,7 @@ def public_tensors(public: PublicWeights, names: WeightNames, shared: str) -> di
 
 
 class BartLikeConfig(EncoderDecoderConfig):
-    """The settings of BART and its relatives."""
+    """The settings of BART and derived families."""
 
     encoder_layers: Depth = Field(ge=1)
     decoder_layers: Depth = Field(ge=1)
@@ -133,7 +134,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "activation_dropout": ("activation_dropout",),
     "scale_embeddings": ("scale_embedding",),
 }
-"""Names of settings by ours, read in both directions; the values of two names are equal."""
+"""Their names of our settings, used in both directions; where there are two names, the values are equal."""
 
 SHARED_EMBEDDING = "model.shared.weight"
 BART_LIKE_ROWS: dict[str, Row] = {
@@ -166,13 +167,13 @@ POSITION_ROWS: dict[str, Row] = {
 }
 
 _SINUSOIDS = ["model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"]
-"""Older folders have these; they are computed."""
+"""Tensors in older folders that nmtkit computes itself."""
 
 
 def read_bart_like_config(
     folder: Path, kind: type[BartLikeConfig]
 ) -> tuple[BartLikeConfig, dict[str, Any]]:
-    """As `read_config`; refuses settings that are not the same for encoder and decoder."""
+    """Like `read_config`; rejects settings that differ between encoder and decoder."""
     config, content = read_config(folder, kind)
     for names in SETTINGS.values():
         if len(names) == 2:
@@ -186,9 +187,9 @@ def convert_bart_like(
     form: Mapping[str, Any],
     tables: Mapping[str, Tensor],
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Returns the settings and weights of a model; `form` has the settings in which families differ.
+    """Returns a model's settings and weights; `form` has the settings that depend on the family.
 
-    `tables` are positions under our names.
+    `tables` are position tables under our names.
     """
     words = convert_words(
         config=config,
@@ -201,7 +202,7 @@ def convert_bart_like(
         words["output.weight"], words["tgt_embedding.weight"]
     ):
         raise converter.fault(
-            "config.json says that the output layer is the target's embedding, and they differ"
+            "config.json ties the output layer to the target embedding, but they differ"
         )
     settings = {ours: getattr(config, theirs[0]) for ours, theirs in SETTINGS.items()}
     settings["activation"] = ACTIVATIONS[config.activation_function]
@@ -211,12 +212,12 @@ def convert_bart_like(
 
 
 class BartLike(Family):
-    """A family of BART's relatives, with a tokenizer of Hugging Face."""
+    """A family derived from BART, with a Hugging Face tokenizer."""
 
     config_kind: ClassVar[type[BartLikeConfig]] = BartLikeConfig
     names: ClassVar[WeightNames]
     form: ClassVar[Mapping[str, Any]]
-    """Settings of the Transformer in which the families differ."""
+    """Settings of the Transformer that depend on the family."""
     task: ClassVar[str] = TRANSLATION.name
 
     @override
@@ -266,7 +267,7 @@ class BartLike(Family):
     def positions(
         self, converter: CheckpointConverter, config: BartLikeConfig
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns the settings and tables of learned positions, by our names."""
+        """Returns the settings and tables of learned positions by our names."""
         if self.form["positions"] != "learned":
             return {}, {}
         tables = converter.learned_positions(config.d_model)
@@ -278,7 +279,7 @@ class BartLike(Family):
 
 
 def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
-    """Returns weights by their names in a model with an output layer; files of BartModel lack a prefix."""
+    """Returns weights by their names in a model with an output layer; BartModel files lack the prefix."""
     names = {}
     for name in weights.shapes:
         is_whole = name.startswith(("model.", "lm_head.", "final_logits_bias"))

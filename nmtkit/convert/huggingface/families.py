@@ -1,4 +1,4 @@
-"""What a family of models of `transformers` has to offer: how its folders are read, and its weights by public names."""
+"""The interface of a `transformers` model family: reads its folders and returns weights by public names."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _WORDS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 
 
 class PublicWeights:
-    """The weights of an imported model, whose rows of words can be put in the public model's order."""
+    """The weights of an imported model, whose token rows can be put in the public model's order."""
 
     def __init__(self, model: Model, tokenizer: HuggingFaceTokenizer, size: int) -> None:
         self.weights = get_weights(model)
@@ -42,7 +42,7 @@ class PublicWeights:
         self._shared_rows = tokenizer.shared_rows()
 
     def tensors(self, names: WeightNames) -> dict[str, Tensor]:
-        """Returns all weights by their public names; a bias of the output layer is left out if `names` lacks it."""
+        """Returns all weights by their public names; omits an output bias that is not in `names`."""
         public: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
             if name in _WORDS:
@@ -54,12 +54,13 @@ class PublicWeights:
         return names.rename(public)
 
     def _words(self, name: str, matrix: Tensor) -> Tensor:
-        """Returns a matrix `(V,H)` with the public model's rows."""
+        """Returns a matrix `(V,H)` in the public model's row order."""
         for ids in self._shared_rows:
             if not bool((matrix[ids] == matrix[ids[0]]).all()):
                 raise NmtkitError(
-                    f"{name}: tokens that are one token in the public model have different vectors here, as after "
-                    "training with training.shard or an older version; take --to safetensors"
+                    f"{name}: tokens that share a vector in the public model have different "
+                    "vectors here, e.g. after training with training.shard or an older version; "
+                    "use --to safetensors"
                 )
         public = matrix.new_zeros(self.size, matrix.shape[1])
         has_row = self._rows < self.size
@@ -67,7 +68,7 @@ class PublicWeights:
         return public
 
     def _output_bias(self, bias: Tensor) -> Tensor:
-        """Returns the bias of the output layer `(V,)` with the public model's rows."""
+        """Returns the output bias `(V,)` in the public model's row order."""
         public = bias.new_zeros(self.size)
         is_written = (bias > SUPPRESSED_BIAS) & (self._rows < self.size)
         public[self._rows[is_written]] = bias[is_written]
@@ -75,18 +76,19 @@ class PublicWeights:
 
 
 class Family(ABC):
-    """Models of one `model_type`."""
+    """The models of one `model_type`."""
 
     model_type: str
 
     @abstractmethod
     def read(self, folder: Path) -> ImportedModel:
-        """Converts a folder with `config.json`, weights and tokenizers."""
+        """Converts a folder that contains `config.json`, weights and tokenizers."""
 
     def tensors(self, public: PublicWeights, config: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Returns the tensors of an imported model by their names in `transformers`; `config` is its `config.json`."""
+        """Returns an imported model's tensors by their names in `transformers`; `config` is its `config.json`."""
         raise NmtkitError(
-            f"a model of type {self.model_type} cannot be exported to huggingface; take --to safetensors"
+            f"models of type {self.model_type} cannot be exported to huggingface; use --to "
+            "safetensors"
         )
 
 
@@ -108,7 +110,7 @@ FAMILIES: Registry[type[Family]] = Registry(
 
 
 def renamed(weights: ExternalWeights, names: Mapping[str, str]) -> ExternalWeights:
-    """Returns the weights by other names; `names` has those of the file by the new ones."""
+    """Renames the weights; `names` maps new names to names in the file."""
     return ExternalWeights(
         path=weights.path,
         shapes={name: weights.shapes[stored_name] for name, stored_name in names.items()},

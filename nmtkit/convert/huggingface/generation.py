@@ -1,4 +1,4 @@
-"""Settings of `generate` in transformers 5: those of a folder as our search, and our search as those of a folder."""
+"""Converts the settings of `generate` (transformers 5) to our search settings and back."""
 
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,7 +15,7 @@ from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
-"""`early_stopping` by our `stop`, where it has a counterpart."""
+"""`early_stopping` for those of our `stop` values that have a counterpart."""
 
 _NO_EFFECT = {
     "_from_model_config",
@@ -29,7 +29,7 @@ _NO_EFFECT = {
     "transformers_version",
     "use_cache",
 }
-"""Generation settings that change no text, and ids that are read as settings of the model."""
+"""Generation settings that do not affect the output, and ids that are read as settings of the model."""
 _SAMPLING = {"temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 """Generation settings without effect unless `do_sample` is true."""
 _NEUTRAL: dict[str, Any] = {
@@ -45,7 +45,7 @@ _NEUTRAL: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "suppress_tokens": None,
 }
-"""Generation settings without a counterpart, or with a partial one, and the values with which they do nothing."""
+"""Generation settings that are not (fully) supported, and the values with which they have no effect."""
 
 _VARIANTS = "task_specific_params"
 _VARIANT_TASKS = (SUMMARIZATION.name, TRANSLATION.name)
@@ -60,19 +60,19 @@ _VARIANT_SETTINGS = {
     "num_beams",
     "repetition_penalty",
 }
-"""Settings of a task in `task_specific_params` that are read."""
+"""The settings that are read from a task in `task_specific_params`."""
 _PENALTY_NOTE = (
-    "repetition_penalty multiplies log-probabilities, as in the beam search of generate; its greedy search multiplies "
-    "logits, so its texts may differ"
+    "repetition_penalty multiplies log-probabilities, as in generate's beam search; generate's "
+    "greedy search multiplies logits, so its output may differ"
 )
 _LENGTH_NOTE = (
-    "the folder sets no max_length, so texts end after 20 tokens, as in generate: give --max-length 200, or set "
-    "search.max_length in the run's recipe.yaml"
+    "the folder does not set max_length, so the output is limited to 20 tokens, as in generate; "
+    "use --max-length 200, or set search.max_length in the run's recipe.yaml"
 )
 
 
 class GenerationConfig(ExternalSettings):
-    """The keys of `config.json` and `generation_config.json` that are read of every model that writes text."""
+    """The keys of `config.json` and `generation_config.json` read for every model that generates text."""
 
     vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
     num_beams: Beam = Field(default=1, ge=1)
@@ -92,19 +92,19 @@ class GenerationConfig(ExternalSettings):
 
     @property
     def tgt_vocab_size(self) -> int:
-        """Returns the number of tokens that can be written."""
+        """Returns the number of tokens that the model can generate."""
         return self.vocab_size
 
     @property
     def suppressed_tokens(self) -> set[int]:
-        """Single tokens that `generate` never writes."""
+        """Single tokens that `generate` never outputs."""
         tokens = {words[0] for words in self.bad_words_ids if len(words) == 1}
         return {token for token in tokens if 0 <= token < self.vocab_size}
 
     def search_settings(
         self, folder: Path, maps: Maps, never_written: set[int]
     ) -> tuple[dict[str, Any], list[str]]:
-        """Returns the search of `generate` as a recipe's settings, and notes on what differs."""
+        """Returns the search of `generate` as recipe settings, and notes on differences."""
         # max_length counts the decoder's first input
         max_tokens = self.max_new_tokens or self.max_length - 1
         min_tokens = max(self.min_length - 1, self.min_new_tokens)
@@ -131,7 +131,8 @@ class GenerationConfig(ExternalSettings):
         if ignored:
             keys = shorten(", ".join(ignored), 200)
             notes.append(
-                f"ignored in {generation_file(folder).name}: {keys}; generate may write other texts"
+                f"ignored in {generation_file(folder).name}: {keys}; the output of generate may "
+                "differ"
             )
         if "repetition_penalty" in search:
             notes.append(_PENALTY_NOTE)
@@ -140,7 +141,7 @@ class GenerationConfig(ExternalSettings):
         return search, notes
 
     def _ignored(self, folder: Path, never_written: set[int]) -> list[str]:
-        """Returns the generation settings of a folder that change texts and have no counterpart."""
+        """Returns the generation settings of a folder that affect the output but are not supported."""
         path = generation_file(folder)
         generation = read_json(path, dict)
         ignored = []
@@ -168,7 +169,7 @@ C = TypeVar("C", bound=GenerationConfig)
 
 
 def generation_settings(search: SearchConfig) -> dict[str, Any]:
-    """Returns the settings of `generate` that come from a search alone, the same for every model."""
+    """Returns the settings of `generate` that depend only on the search, not on the model."""
     beams = search.beam_size if isinstance(search, BeamConfig) else 1
     return {
         "num_beams": beams,
@@ -181,16 +182,17 @@ def generation_settings(search: SearchConfig) -> dict[str, Any]:
 
 
 def generation_file(folder: Path) -> Path:
-    """Returns the file that says how `generate` searches: older folders have it in `config.json`."""
+    """Returns the file with the settings of `generate`, which is `config.json` in older folders."""
     path = folder / "generation_config.json"
     return path if path.exists() else folder / "config.json"
 
 
 def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict[str, Any]]:
-    """Returns the settings of a folder, and the content of `config.json`.
+    """Returns a folder's settings and the content of `config.json`.
 
-    What `config.json` says about generation counts only if there is no `generation_config.json`. Over that come the
-    settings of the `variant`, a task in `task_specific_params`. A fault names the file that has the value.
+    Generation settings in `config.json` count only if there is no `generation_config.json`. Those
+    of the `variant`, a task in `task_specific_params`, override both. Errors name the file that
+    contains the value.
     """
     place = folder / "config.json"
     content = read_json(place, dict)
@@ -224,9 +226,10 @@ def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict
 def read_variants(
     folder: Path, kind: type[GenerationConfig], maps: Maps, never_written: set[int]
 ) -> dict[str, TaskVariant]:
-    """Returns the tasks in `task_specific_params` of `config.json` that have a counterpart here.
+    """Returns the tasks in `task_specific_params` of `config.json` that nmtkit supports.
 
-    T5, which was trained for several tasks, has a prefix for each; the arguments are as of `search_settings`.
+    T5, which was trained for several tasks, has a prefix for each. The arguments are as in
+    `search_settings`.
     """
     place = folder / "config.json"
     named = read_json(place, dict).get(_VARIANTS) or {}
@@ -238,7 +241,7 @@ def read_variants(
         prefix = parameters.get("prefix") or ""
         if not isinstance(prefix, str):
             raise CheckpointError(
-                f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a text"
+                f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a string"
             )
         config, _ = read_config(folder, kind, name)
         search, notes = config.search_settings(folder, maps, never_written)

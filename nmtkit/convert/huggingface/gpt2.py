@@ -1,6 +1,6 @@
-"""GPT-2 (Radford et al. 2019), a language model of kind `transformer_lm` here.
+"""GPT-2 (Radford et al. 2019), imported as a language model of kind `transformer_lm`.
 
-The end of a document, <|endoftext|>, is also the first input here: what GPT-2 read before a document in training.
+The end-of-document token <|endoftext|> is also the first input, as in GPT-2's training.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ _NAMES = WeightNames(
 
 
 class GPT2Config(GenerationConfig):
-    """The keys of `config.json` that are read, by our names; those with one value allow no other."""
+    """The keys of `config.json` that are read, by our names; `Literal` keys allow a single value."""
 
     hidden_size: Width = Field(alias="n_embd")
     feed_forward_size: Width | None = Field(default=None, alias="n_inner")
@@ -72,7 +72,7 @@ class GPT2Config(GenerationConfig):
 
 @FAMILIES.register("gpt2")
 class GPT2(Family):
-    """Folders of GPT2LMHeadModel."""
+    """Converts folders of GPT2LMHeadModel."""
 
     model_type = "gpt2"
 
@@ -113,7 +113,7 @@ class GPT2(Family):
 
 
 def _convert_words(config: GPT2Config, converter: CheckpointConverter) -> dict[str, Tensor]:
-    """Returns embedding and output layer by our names; the file may have a tied matrix under either name."""
+    """Returns embedding and output layer by our names; a tied matrix may have either name in the file."""
     embedding_names = [_NAMES.theirs("tgt_embedding.weight")]
     if config.tie_word_embeddings:
         embedding_names.append(_OUTPUT)
@@ -127,7 +127,7 @@ def _convert_words(config: GPT2Config, converter: CheckpointConverter) -> dict[s
 
 
 def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
-    """Returns weights by their names in a model with an output layer, without the masks that older folders have."""
+    """Returns weights by their names in a model with an output layer, without the masks of older folders."""
     names = {}
     for name in weights.shapes:
         if name.endswith((".attn.bias", ".attn.masked_bias")):

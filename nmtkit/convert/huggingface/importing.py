@@ -1,4 +1,4 @@
-"""Finds the family of a folder that `save_pretrained` of `transformers` wrote, and reads it."""
+"""Detects the family of a folder written by `save_pretrained` of `transformers`, and reads it."""
 
 import re
 from dataclasses import replace
@@ -18,12 +18,13 @@ _TRANSLATORS = ("fsmt", "prophetnet", "blenderbot", "nllb-moe", "umt5")
 
 @READERS.register("huggingface")
 def read_huggingface(folder: Path) -> ImportedModel:
-    """Converts a folder with `config.json`, weights and tokenizers."""
+    """Converts a folder that contains `config.json`, weights and tokenizers."""
     place = folder / "config.json"
     named = read_json(place, dict).get("model_type")
     if named is None:
         raise CheckpointError(
-            f"{place}: has no model_type, so transformers did not save this folder; name the toolkit with --from"
+            f"{place}: no model_type, so this folder was not saved by transformers; name the "
+            "toolkit with --from"
         )
     model_type = str(named)
     if model_type not in FAMILIES:
@@ -37,7 +38,7 @@ def read_huggingface(folder: Path) -> ImportedModel:
 
 
 def _advice(model_type: str) -> str:
-    """Returns what to use in place of a model of this type."""
+    """Returns what to use instead of a model of this type."""
     if any(name in model_type for name in _NOT_TEXT):
         return "use transformers"
     if model_type in _LONG_READERS:
@@ -46,11 +47,11 @@ def _advice(model_type: str) -> str:
         return "use transformers, or NLLB, M2M100, OPUS-MT or T5"
     if any(name in model_type for name in _ENCODERS):
         return "use transformers, or BERT"
-    return "GPT-2 is the newest language model that is read: use transformers, vLLM or llama.cpp"
+    return "GPT-2 is the newest supported language model; use transformers, vLLM or llama.cpp"
 
 
 def _license_of(folder: Path) -> str | None:
-    """Returns the licence in the metadata of the model card."""
+    """Returns the licence from the metadata of the model card."""
     try:
         card = read_text(folder / "README.md")
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""M2M100 (Fan et al. 2021), and NLLB (Costa-jussa et al. 2022), which has the same form."""
+"""M2M100 (Fan et al. 2021), and NLLB (Costa-jussa et al. 2022), which has the same architecture."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from nmtkit.convert.weight_names import WeightNames
 
 @FAMILIES.register("m2m_100")
 class M2M100(BartLike):
-    """Folders of M2M100ForConditionalGeneration: BART with sinusoids, normalized before each sub-layer."""
+    """Converts folders of M2M100ForConditionalGeneration: pre-norm BART with sinusoids."""
 
     model_type = "m2m_100"
     names = WeightNames(BART_LIKE_ROWS)

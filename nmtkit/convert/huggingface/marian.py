@@ -1,7 +1,7 @@
 """Marian models (Junczys-Dowmunt et al. 2018), such as OPUS-MT, and our Transformers as Marian models.
 
-Marian normalizes after each sub-layer. A Transformer that normalizes before it becomes a Pegasus model with Marian's
-tokenizer, since that architecture normalizes so.
+Marian normalizes after each sub-layer. A pre-norm Transformer becomes a Pegasus model with Marian's
+tokenizer, since Pegasus is pre-norm.
 """
 
 from collections.abc import Mapping
@@ -61,19 +61,19 @@ _ARCHITECTURES = {
     "pre": ("pegasus", "PegasusForConditionalGeneration"),
     "post": ("marian", "MarianMTModel"),
 }
-"""Model type and class of `transformers`, by where layers normalize."""
+"""Model type and class of `transformers` for post-norm and pre-norm layers."""
 _NORMS = {model_type: norm for norm, (model_type, _) in _ARCHITECTURES.items()}
 
 
 @FAMILIES.register("marian")
 class Marian(Family):
-    """Folders of MarianMTModel, and those that `nmtkit export` writes."""
+    """Converts folders of MarianMTModel, and those that `nmtkit export` writes."""
 
     model_type = "marian"
 
     @override
     def read(self, folder: Path) -> ImportedModel:
-        """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
+        """Converts a folder that contains `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
         config, content = read_bart_like_config(folder, BartLikeConfig)
         architecture = str(content["model_type"])
         weights = read_weights(folder)
@@ -107,11 +107,13 @@ def _notes_on_tags(path: Path) -> list[str]:
     if not tags:
         return []
     names = shorten(", ".join(map(str, tags)), 100)
-    return [f"ignored in {path.name}: additional_special_tokens; no text is cut into {names}"]
+    return [
+        f"ignored in {path.name}: additional_special_tokens; the tokenizer never produces {names}"
+    ]
 
 
 def _exported_task(content: Mapping[str, Any]) -> str:
-    """Returns the task in a `config.json` that `nmtkit export` wrote; translation in others."""
+    """Returns the task in a `config.json` written by `nmtkit export`; translation for other files."""
     origin = content.get("nmtkit")
     task = origin.get("task") if isinstance(origin, dict) else None
     return task if task in TASKS.names() else TRANSLATION.name
@@ -123,7 +125,7 @@ def _exported_task(content: Mapping[str, Any]) -> str:
 def _read_tokenizers(
     folder: Path, config: BartLikeConfig, weights: ExternalWeights
 ) -> tuple[Tokenizers, Maps]:
-    """Returns tokenizers over `vocab.json`, which both sides share if there is no `target_vocab.json`."""
+    """Returns tokenizers for `vocab.json`, which both sides share if there is no `target_vocab.json`."""
     has_target_vocabulary = (folder / "target_vocab.json").exists()
     _require_sizes(folder, config, weights, has_target_vocabulary)
     path = folder / ("target_vocab.json" if has_target_vocabulary else "vocab.json")
@@ -139,13 +141,11 @@ def _read_tokenizers(
 def _require_sizes(
     folder: Path, config: BartLikeConfig, weights: ExternalWeights, has_target_vocabulary: bool
 ) -> None:
-    """Refuses sizes of vocabularies that the other files do not have."""
+    """Rejects vocabulary sizes that contradict the other files."""
     sizes = {config.vocab_size, config.tgt_vocab_size}
     for size in sizes:
         if (size, config.d_model) not in weights.shapes.values():
-            fault = (
-                f"sets {size:,} tokens of {config.d_model} numbers, but the other files have none"
-            )
+            fault = f"sets {size:,} tokens of size {config.d_model}, but the other files have none"
             raise CheckpointError(f"{folder / 'config.json'}: {fault}")
     if len(sizes) > 1 and not has_target_vocabulary:
         raise CheckpointError(
@@ -154,7 +154,7 @@ def _require_sizes(
 
 
 def _padding_rows(weights: ExternalWeights) -> set[int]:
-    """Returns the rows of words that must never be written, among which those are that no token has."""
+    """Returns the rows of tokens that must never be written, including rows without a token."""
     if "final_logits_bias" not in weights.shapes:
         return set()
     bias = weights.tensor("final_logits_bias").flatten()
@@ -162,13 +162,13 @@ def _padding_rows(weights: ExternalWeights) -> set[int]:
 
 
 def _source_map(folder: Path, config: BartLikeConfig) -> VocabularyMap:
-    """Returns the map of a source that has a vocabulary beside the target's."""
+    """Returns the vocabulary of a source that does not share the target's."""
     path = folder / "vocab.json"
     tokens = _read_tokens(path, config.vocab_size)
     ids = {token: row for row, token in tokens.items()}
     pad, bos, eos = (ids.get(SPECIALS[special]) for special in (PAD, BOS, EOS))
     if pad is None or eos is None:
-        raise CheckpointError(f"{path}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
+        raise CheckpointError(f"{path}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing")
     unnamed = {*range(config.vocab_size)} - {*tokens}
     return map_vocabulary(
         folder, tokens, (pad, pad if bos is None else bos, eos), config.vocab_size, unnamed
@@ -176,13 +176,13 @@ def _source_map(folder: Path, config: BartLikeConfig) -> VocabularyMap:
 
 
 def _read_tokens(path: Path, size: int) -> dict[int, str]:
-    """Returns the tokens of a vocabulary file by their ids."""
+    """Returns the tokens of a vocabulary file, indexed by id."""
     tokens: dict[int, str] = {}
     for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
             fault = f"{shorten(repr(token))} has the id {shorten(repr(row))}"
             raise CheckpointError(
-                f"{path}: {fault}: outside 0 to {size - 1}, or the id of another token"
+                f"{path}: {fault}, which is outside 0 to {size - 1} or belongs to another token"
             )
         tokens[row] = token
     return tokens
@@ -215,22 +215,23 @@ def write_marian(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
 
 
 def _require_pieces(tokenizers: Tokenizers) -> None:
-    """Refuses tokenizers that are no sentencepiece models, or change the case of text."""
+    """Rejects tokenizers that are not SentencePiece models, or that change the case of text."""
     has_pieces = all(
         isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers.values()
     )
     if not has_pieces or any(tokenizer.config.lowercase for tokenizer in tokenizers.values()):
-        text = "text that was turned into lower case" if has_pieces else "words"
+        text = "lower-cased text" if has_pieces else "words"
         raise NmtkitError(
-            f"huggingface has no tokenizer like this one, of {text}; take --to safetensors, or train with a tokenizer "
-            "of kind bpe or unigram that leaves case as it is"
+            f"huggingface does not support this tokenizer ({text}); use --to safetensors, or train "
+            "with a bpe or unigram tokenizer that keeps case"
         )
 
 
 def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns the same network in `transformers`: its settings, as `config.json` has them, and its weights in float32.
+    """Returns the network in the format of `transformers`: the settings of `config.json`, and float32 weights.
 
-    The model must be as it was trained, not prepared for inference; `positions` is the number of positions.
+    The model must be unchanged since training, not prepared for inference; `positions` is the
+    number of positions.
     """
     config = require_convertible(model.config, "huggingface")
     weights = plain_weights(model)
@@ -292,7 +293,7 @@ def _settings(config: TransformerConfig, positions: int) -> dict[str, Any]:
 
 
 def _generation_config(search: SearchConfig, positions: int) -> dict[str, Any]:
-    """Returns settings of `generate` closest to the recipe's; it has no limits by the length of the source."""
+    """Returns the settings of `generate` closest to the recipe's; it has no limit relative to the source length."""
     never_written = [PAD, BOS]
     if search.forbid_unknown:
         never_written.append(UNK)

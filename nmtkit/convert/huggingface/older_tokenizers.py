@@ -1,4 +1,4 @@
-"""Tokenizers of folders without a `tokenizer.json`, made of the older files that are in its place."""
+"""Builds tokenizers for folders that have older files instead of a `tokenizer.json`."""
 
 import json
 import struct
@@ -16,24 +16,27 @@ from nmtkit.data.tokenizers.sentencepiece_model import message_fields
 from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
-REMEDY = "download the folder again, or let AutoTokenizer of transformers read it and write a tokenizer.json"
+REMEDY = (
+    "download the folder again, or load and save it with AutoTokenizer of transformers to create "
+    "tokenizer.json"
+)
 _CONFIG = "tokenizer_config.json"
 _MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>", "<mask>")
 _FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-"""The first tokens of fairseq's dictionaries, on which mBART, NLLB and M2M100 were trained."""
+"""The first tokens of fairseq's dictionaries, with which mBART, NLLB and M2M100 were trained."""
 _M2M100_LANGUAGES = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi "
     "hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl "
     "ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
     "wmt21": "en ha is ja cs ru zh de",
 }
-"""Languages of M2M100 and of its WMT 2021 models, by `language_codes`, in the order of their ids."""
+"""Languages of M2M100 and its WMT 2021 models, by `language_codes`, in id order."""
 _NORMAL, _CONTROL = 1, 3
-"""Types of a piece of a sentencepiece model."""
+"""Piece types of SentencePiece models."""
 
 
 class TokenizerSettings(ExternalSettings):
-    """The keys of `tokenizer_config.json` and `special_tokens_map.json` that are read."""
+    """The keys that are read from `tokenizer_config.json` and `special_tokens_map.json`."""
 
     tokenizer_class: str = ""
     bos_token: str | None = None
@@ -59,7 +62,7 @@ class TokenizerSettings(ExternalSettings):
 
     @property
     def special_tokens(self) -> list[str]:
-        """Returns all tokens that the files call special."""
+        """Returns all tokens that the files declare as special."""
         named = [
             self.bos_token,
             self.eos_token,
@@ -74,7 +77,7 @@ class TokenizerSettings(ExternalSettings):
 
 
 def read_settings(folder: Path) -> TokenizerSettings:
-    """Returns the settings of a folder's tokenizer; a fault names the file that has the value."""
+    """Returns the settings of a folder's tokenizer; errors name the file that contains the value."""
     settings: dict[str, Any] = {}
     places: dict[KeyPath, str] = {}
     for path in (folder / "special_tokens_map.json", folder / _CONFIG):
@@ -87,7 +90,7 @@ def read_settings(folder: Path) -> TokenizerSettings:
 
 
 def _plain_tokens(value: Any) -> Any:
-    """Returns the text of a token that is written with its properties, as in `{"content": "<s>", "lstrip": false}`."""
+    """Returns the text of a token stored with its properties, as in `{"content": "<s>", "lstrip": false}`."""
     if isinstance(value, dict) and "content" in value:
         return value["content"]
     if isinstance(value, dict):
@@ -102,20 +105,20 @@ class _OlderTokenizer:
     tokenizer: Any
     """A tokenizer of the library `tokenizers`."""
     template: str = ""
-    """The tokens around a text, which is $A; empty if the tokenizer adds them by itself."""
+    """The tokens around a text ($A); empty if the tokenizer adds them itself."""
     specials: Sequence[str] = field(default=())
-    """Special tokens of the family, which the settings need not list."""
+    """Special tokens of the family, which the settings may omit."""
 
     @property
     def around(self) -> list[str]:
-        """Returns the tokens of the template."""
+        """Returns the template's tokens."""
         return [token for token in self.template.split() if token != "$A"]
 
 
 def older_content(
     folder: Path, settings: TokenizerSettings, model_type: str
 ) -> tuple[Path, dict[str, Any]]:
-    """Returns a file of a tokenizer, and what `tokenizer.json` would hold for it."""
+    """Returns a tokenizer file and the equivalent content of `tokenizer.json`."""
     readers = {
         "vocab.txt": _word_piece,
         "merges.txt": _byte_level,
@@ -126,7 +129,8 @@ def older_content(
     if path is None:
         names = ", ".join(readers)
         raise CheckpointError(
-            f"{folder}: no tokenizer.json, nor any of {names}; download the whole folder"
+            f"{folder}: contains neither tokenizer.json nor any of {names}; download the whole "
+            "folder"
         )
     try:
         made = readers[path.name](path, settings)
@@ -154,7 +158,7 @@ def older_content(
 
 
 def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettings) -> None:
-    """Refuses a template with a language, or an end, that has no token."""
+    """Rejects a template whose language or end has no token."""
     place = path.with_name(_CONFIG)
     lists_languages = bool(
         settings.additional_special_tokens or settings.extra_special_tokens or made.specials
@@ -167,14 +171,15 @@ def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettin
                 f"{place}: `src_lang`: {settings.src_lang!r} is not one of the model's languages"
             )
         raise CheckpointError(
-            f"{place} lists no token {token}: copy special_tokens_map.json of the model's page on the hub beside it"
+            f"{place} does not list token {token}; copy special_tokens_map.json from the "
+            "model's page on the hub into the folder"
         )
 
 
 def require_distinct(ids: Collection[Any]) -> None:
-    """Refuses a vocabulary in which two tokens share an id."""
+    """Rejects a vocabulary in which two tokens share an id."""
     if len({*ids}) < len(ids):
-        raise ValueError("two tokens have the same id, or one has two")
+        raise ValueError("two tokens have the same id, or one token has two ids")
 
 
 def _word_piece(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
@@ -191,7 +196,7 @@ def _word_piece(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _byte_level(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """The tokenizer of GPT-2 (Radford et al. 2019, section 2.2), and of BART, which puts both ends around a text."""
+    """The tokenizer of GPT-2 (Radford et al. 2019, section 2.2), and of BART, which adds start and end tokens."""
     vocabulary = path.with_name("vocab.json")
     ids = read_json(vocabulary, dict)
     require_distinct(ids.values())
@@ -202,7 +207,7 @@ def _byte_level(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 Piece = tuple[str, float, int]
-"""Text, score and type of a piece."""
+"""A piece's text, score and type."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ class _SentencePieceModel:
     pieces: list[Piece]
     is_bpe: bool
     charsmap: bytes
-    """Precompiled normalization; empty if there is none."""
+    """Precompiled normalization rules; empty if there are none."""
 
 
 def _read_pieces(path: Path) -> _SentencePieceModel:
@@ -238,10 +243,10 @@ def _read_pieces(path: Path) -> _SentencePieceModel:
 def _cutter(
     model: _SentencePieceModel, pieces: Sequence[Piece], ids: Mapping[str, int], splits_words: bool
 ) -> Any:
-    """Returns a tokenizer of the library that cuts as the sentencepiece model does, with these pieces and ids.
+    """Returns a `tokenizers` tokenizer that segments like the SentencePiece model, with these pieces and ids.
 
-    `splits_words`: words are cut apart before the pieces are found, as T5 and Pegasus do; else white space is made one
-    space.
+    With `splits_words`, text is split into words before segmentation, as in T5 and Pegasus;
+    otherwise white space is collapsed to one space.
     """
     lib = library()
     cleaners = [lib.normalizers.Precompiled(model.charsmap)] if model.charsmap else []
@@ -262,7 +267,7 @@ def _cutter(
 
 
 def _merges(pieces: Sequence[Piece], ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Returns the merges of a BPE model: pairs that make the best piece come first."""
+    """Returns the merges of a BPE model, ordered by the rank of the merged piece."""
     candidates = []
     for text, score, kind in pieces:
         if kind != _NORMAL:
@@ -281,7 +286,7 @@ def _row_of(pieces: Sequence[Piece]) -> dict[str, int]:
 
 
 def _t5(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """The tokenizer of T5 and mT5: the pieces with their ids, then `extra_ids` sentinels, the last one first."""
+    """The tokenizer of T5 and mT5: the pieces with their ids, then `extra_ids` sentinels in reverse order."""
     model = _read_pieces(path)
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(settings.extra_ids))]
     pieces = [*model.pieces, *((token, 0.0, _CONTROL) for token in sentinels)]
@@ -290,9 +295,9 @@ def _t5(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _pegasus(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """The tokenizer of Pegasus: padding, end, two masks, `<unk_2>`, `<unk_3>`, ..., then pieces from the third on.
+    """The tokenizer of Pegasus: padding, end, two masks, `<unk_2>`, ..., then pieces from the third on.
 
-    So the id of a piece is its id in the sentencepiece model plus `offset`.
+    A piece's id is its id in the SentencePiece model plus `offset`.
     """
     model = _read_pieces(path)
     first = [settings.pad_token or "<pad>", settings.eos_token or "</s>"]
@@ -305,7 +310,7 @@ def _pegasus(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """The tokenizer of mBART and NLLB: fairseq's four special tokens, pieces from the fourth on, then languages."""
+    """The tokenizer of mBART and NLLB: fairseq's special tokens, pieces from the fourth on, languages."""
     model = _read_pieces(path)
     pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
     tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=False)
@@ -317,7 +322,7 @@ def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _m2m100(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """The tokenizer of M2M100: the ids of `vocab.json`, then languages, which transformers 5 does not save."""
+    """The tokenizer of M2M100: the ids of `vocab.json`, then the languages, which transformers 5 does not save."""
     model = _read_pieces(path)
     pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
     ids = read_json(path.with_name("vocab.json"), dict)

@@ -24,7 +24,7 @@ from nmtkit.models.t5 import T5Config
 
 _SHARED_EMBEDDING = "shared.weight"
 _UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
-"""The first files have it."""
+"""Present in the first published files."""
 _ROWS: dict[str, Row] = {
     "src_embedding.weight": "encoder.embed_tokens.weight",
     "tgt_embedding.weight": "decoder.embed_tokens.weight",
@@ -71,7 +71,7 @@ _GATED = "gated-gelu"
 
 
 class HuggingFaceT5Config(EncoderDecoderConfig):
-    """The keys of `config.json` and `generation_config.json` that are read."""
+    """The keys that are read from `config.json` and `generation_config.json`."""
 
     d_kv: Width = Field(ge=1)
     d_ff: Width = Field(ge=1)
@@ -91,11 +91,11 @@ class HuggingFaceT5Config(EncoderDecoderConfig):
 
 @FAMILIES.register("t5")
 class T5(Family):
-    """Folders of T5ForConditionalGeneration."""
+    """Converts folders of T5ForConditionalGeneration."""
 
     model_type = "t5"
     scales_output = True
-    """Whether the decoder's last states are scaled where the output layer is the embedding."""
+    """Whether the decoder's output is scaled if the output layer is tied to the embedding."""
 
     @override
     def read(self, folder: Path) -> ImportedModel:
@@ -155,7 +155,7 @@ class T5(Family):
 
 @FAMILIES.register("mt5")
 class MT5(T5):
-    """Folders of MT5ForConditionalGeneration."""
+    """Converts folders of MT5ForConditionalGeneration."""
 
     model_type = "mt5"
     scales_output = False

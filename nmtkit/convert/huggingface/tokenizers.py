@@ -1,4 +1,4 @@
-"""Tokenizers of public models: `tokenizer.json`, or one made of the older files that are in its place."""
+"""Tokenizers of public models: `tokenizer.json`, or an equivalent built from older files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,13 @@ def read_tokenizers(
     first: int | None = None,
     model_type: str = "",
 ) -> tuple[Tokenizers, Maps]:
-    """Returns the tokenizer of a folder for these columns, and the rows of its tokens in matrices of `size` rows.
+    """Returns a folder's tokenizer for these columns, and its tokens' rows in matrices of `size` rows.
 
-    `special` are the ids or tokens of padding, of the decoder's first input and of the end. The tokens that its
-    template puts around a text are put around all texts here, except for the first input and the end, which are always
-    added. Only outputs that are written from a source begin with the token of id `first`, if any. In mBART-25, whose
-    template puts the language of a source after its end, the language of a target is the decoder's first input.
+    `special` are the ids or tokens of padding, the decoder's first input and the end. The tokens
+    that the template adds around a text become affixes of all texts, except for the first input and
+    the end, which are always added. Only outputs with a source begin with the token `first`, if
+    given. In mBART-25, whose template puts the source language after the end, the target language
+    is the decoder's first input.
     """
     settings = read_settings(folder)
     place = folder / "tokenizer.json"
@@ -63,20 +64,15 @@ def read_tokenizers(
                 token["special"] = False  # so that texts are cut into them
         text = json.dumps(content, ensure_ascii=False)
         tokenizer = parse_tokenizer(text)
-        added, ids = tokenizer.get_added_tokens_decoder(), tokenizer.get_vocab()
+        ids = tokenizer.get_vocab()
         pad, start, end = (ids[token] if isinstance(token, str) else token for token in special)
         _require_bytes(tokenizer, ids)
         last = max(*ids.values(), pad, start, end, first or 0)
         if last >= size:
-            raise ValueError(f"it has the id {last}, and the weights are of {size:,} tokens")
+            raise ValueError(f"it has id {last}, but the weights have only {size:,} tokens")
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {REMEDY}") from fault
-    shown = _shown_names(tokenizer, size)
-    further = sorted(
-        row for row, token in added.items() if token.special or SENTINEL.fullmatch(token.content)
-    )
-    for row in further:
-        shown[row] = _special_name(row, added[row].content, settings.mask_token)
+    shown, further = _names_of_rows(tokenizer, size, settings.mask_token)
     unknown = tokenizer.token_to_id(str(settings.unk_token or model.get("unk_token")))
     if unknown is None:
         unknown = size if model.get("unk_id") is None else int(model["unk_id"])
@@ -126,8 +122,20 @@ def read_tokenizers(
     return Tokenizers(config, sides), (map_, map_)
 
 
+def _names_of_rows(tokenizer: Any, size: int, mask: str | None) -> tuple[dict[int, str], list[int]]:
+    """Returns the token of each row, and the rows of special tokens and sentinels."""
+    names = _shown_names(tokenizer, size)
+    added = tokenizer.get_added_tokens_decoder()
+    special_rows = []
+    for row, token in sorted(added.items()):
+        if token.special or SENTINEL.fullmatch(token.content):
+            special_rows.append(row)
+            names[row] = _special_name(row, token.content, mask)
+    return names, special_rows
+
+
 def _special_name(row: int, name: str, mask: str | None) -> str:
-    """Returns the name that a special token has here."""
+    """Returns our name of a special token."""
     if name == mask:
         return _MASK
     if name in SPECIALS or name.split() != [name] or WORD_START in name:
@@ -138,9 +146,10 @@ def _special_name(row: int, name: str, mask: str | None) -> str:
 def _with_open_languages(
     around: Mapping[str, Mapping[str, Sequence[str]]], names: set[str], source_is_named: bool
 ) -> dict[str, dict[str, list[str]]]:
-    """Returns the affixes of a multilingual model, with `LANGUAGE` where the folder does not say which language it is.
+    """Returns a multilingual model's affixes, with `LANGUAGE` where the folder does not fix the language.
 
-    A language of the source alone is the default of the library, and hardly the language of the user's text.
+    A source language without a target language is just the library's default, hardly the language
+    of the user's text.
     """
     target = {place: [*tokens] for place, tokens in around["tgt"].items()}
     if not (names | {LANGUAGE}) & {*chain(*target.values())}:
@@ -153,14 +162,12 @@ def _with_open_languages(
 
 
 def _require_bytes(tokenizer: Any, ids: Mapping[str, int]) -> None:
-    """Refuses a byte-level tokenizer that lacks the token of a byte."""
+    """Rejects a byte-level tokenizer without a token for every byte."""
     if type(tokenizer.decoder).__name__ != "ByteLevel":
         return
     missing = {*library().pre_tokenizers.ByteLevel.alphabet()} - {*ids}
     if missing:
-        raise ValueError(
-            f"{len(missing)} of 256 bytes have no token, so that text would be left out"
-        )
+        raise ValueError(f"{len(missing)} of 256 bytes have no token, so text would be lost")
 
 
 def _shown_names(tokenizer: Any, size: int) -> dict[int, str]:

@@ -75,7 +75,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "a far word": (
         edited(lambda one: one["model"]["vocab"].update(far=999)),
-        "tokenizer.json.*999.*of 350",
+        "tokenizer.json.*999.*350",
     ),
     "no byte": (
         edited(lambda one: one["model"]["vocab"].pop("ĉ")),
@@ -94,8 +94,11 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
         older(edited(lambda one: one.update(twice=9), "vocab.json")),
         "merges.txt.*same id",
     ),
-    "no tokenizer": (gone("tokenizer.json", "merges.txt"), "no tokenizer.json.*vocab.txt"),
-    "code": (with_code, "pytorch_model.bin.*nothing of it was run"),
+    "neither tokenizer.json": (
+        gone("tokenizer.json", "merges.txt"),
+        "neither tokenizer.json.*vocab.txt",
+    ),
+    "code": (with_code, "pytorch_model.bin.*no code in it was run"),
     "half the weights": (
         lambda at: os.truncate(at / "model.safetensors", 3000),
         "model.safetensors.*damaged",
@@ -112,7 +115,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "words of BERT": (
         older(lambda at: (at / "vocab.txt").write_text("a\nb\na\n")),
-        "vocab.txt.*one has two",
+        "vocab.txt.*one token has two",
     ),
     "no sentences": (
         lambda at: (

@@ -219,7 +219,7 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
         Translator.load("runs/nllb", device="cpu")
     corpora = {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn"}
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora)
-    missing = "`data.train`: the model is multilingual, and `tgt_lang` is missing"
+    missing = "`data.train`: the model is multilingual, but `tgt_lang` is missing"
     refused(console("train", path, "--run", "runs/tuned"), missing)
     refused(console("recipe", "check", path), missing)
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora | {"tgt_lang": "xx"})
@@ -252,11 +252,11 @@ def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> N
     asked = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", *languages, "src"))
     done = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "src"))
     assert done.out == asked.out
-    assert "it reads eng_Latn and writes fra_Latn" in done.err
+    assert "the model reads eng_Latn and writes fra_Latn" in done.err
     other = succeeded(
         console("translate", "-m", "runs/a", "--device", "cpu", "--to", "deu_Latn", "src")
     )
-    assert "it reads eng_Latn and writes deu_Latn" in other.err
+    assert "the model reads eng_Latn and writes deu_Latn" in other.err
     assert other.out != done.out
     succeeded(
         console(

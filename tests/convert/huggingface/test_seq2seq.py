@@ -207,7 +207,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
         changed("generation_config.json", forced_bos_token_id=10**6),
         "generation_config.json: `forced_bos_token_id`: 1000000",
     ),
-    "no tokenizer": (gone("tokenizer.json"), "no tokenizer"),
+    "neither tokenizer.json": (gone("tokenizer.json"), "neither tokenizer.json"),
 }
 
 

@@ -61,7 +61,7 @@ def test_texts_of_a_task_equal_those_of_transformers_with_its_prefix(
     told: list[str] = []
     run = import_run(t5, str(tmp_path / "run"), told.append, task=name)
     assert Run(run).recipe.task == name.partition("_")[0]
-    assert any(f"every source begins with {prefix!r}" in line for line in told)
+    assert any(f"every source gets the prefix {prefix!r}" in line for line in told)
     assert not any("ignored" in line for line in told)
     found = opened(tmp_path / "run").translate([*SOURCES, ""])
     assert len({*expected}) > 15
@@ -167,7 +167,7 @@ def test_a_task_or_prefix_that_cannot_be_is_refused(t5: Path, tmp_path: Path) ->
         (t5, {"task": "translation_en_to_fr"}, "did you mean 'translation_en_to_de'"),
         (t5, {"task": "parsing"}, "valid names: .*summarization.*translation_en_to_de"),
         (tmp_path / "gpt2", {"task": "summarization"}, "reads no source"),
-        (tmp_path / "gpt2", {"source_prefix": "a"}, "read a source"),
+        (tmp_path / "gpt2", {"source_prefix": "a"}, "models with a source"),
     ):
         with pytest.raises(NmtkitError, match=match):
             import_run(folder, str(tmp_path / "run"), **options)
@@ -179,7 +179,7 @@ def test_a_task_or_prefix_that_cannot_be_is_refused(t5: Path, tmp_path: Path) ->
 
 
 ADVICE = {
-    "llama": "GPT-2 is the newest language model",
+    "llama": "GPT-2 is the newest supported language model",
     "qwen3": "vLLM",
     "gemma3_text": "vLLM",
     "xlm-roberta": "or BERT",
@@ -207,7 +207,7 @@ def test_a_folder_of_another_program_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text("{}", encoding="utf-8")
     import_refused(
-        tmp_path / "theirs", "has no model_type, so transformers did not save this folder", tmp_path
+        tmp_path / "theirs", "no model_type, so this folder was not saved by transformers", tmp_path
     )
 
 
@@ -216,7 +216,7 @@ def test_eole_is_named(tmp_path: Path) -> None:
     config: dict[str, Any] = {"model": {"architecture": "transformer"}, "training": {}}
     (tmp_path / "theirs" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "theirs" / "model.00.safetensors").write_bytes(b"")
-    import_refused(tmp_path / "theirs", "a model of eole, which is not supported", tmp_path)
+    import_refused(tmp_path / "theirs", "an eole model, which cannot be imported", tmp_path)
 
 
 def test_a_run_is_not_imported_again(t5: Path, console: Command, tmp_path: Path) -> None:
