@@ -1,1 +1,1 @@
-"""One experiment in one folder: what a recipe is turned into, from its text to its scores."""
+"""Runs the experiment that a recipe describes, from its text to its scores, in one folder."""

@@ -1,4 +1,4 @@
-"""The batches that a recipe trains on, and those that its loss is measured on."""
+"""The batches for training and for the validation loss of a recipe."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,16 +16,16 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.training.losses.objective import build_objectives
 
 VALIDATION_BATCH_TOKENS = 4096
-"""Padded tokens of the longer side in a batch of the validation loss."""
+"""Padded tokens of the longer side in a validation batch."""
 
 
 def training_batches(
     recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int
 ) -> BatchStream:
-    """The batches of all processes in a training by a recipe, or by a stage's recipe."""
+    """Returns the batches of all processes for training with a recipe or a stage's recipe."""
     if recipe.batch.is_auto:
         raise RecipeError(
-            "batch.batch_tokens: `auto` is found by `nmtkit train` alone; give a number here"
+            "batch.batch_tokens: only `nmtkit train` can determine `auto`; give a number"
         )
     stream: Callable[..., BatchStream] = (
         BatchStream if recipe.batch.block_tokens is None else BlockStream
@@ -45,14 +45,14 @@ def training_batches(
 def longest_examples(
     recipe: Recipe, store: Store, tokenizers: Tokenizers, batch_tokens: int
 ) -> Batch:
-    """The batch that takes the most memory of those with so many padded tokens."""
+    """Returns the batch with this many padded tokens that needs the most memory."""
     return widest_batch(
         store, batch_tokens, recipe.data.truncation, _corruption(recipe, tokenizers)
     )
 
 
 def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:
-    """All of a stored split once, the same every time."""
+    """Yields a stored split once, in the same batches every time."""
     budget, corrupt = VALIDATION_BATCH_TOKENS, _corruption(recipe, tokenizers)
     if recipe.batch.block_tokens is None:
         return sorted_batches(store, budget, recipe.data.truncation, corrupt)

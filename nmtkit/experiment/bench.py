@@ -1,4 +1,4 @@
-"""Decoding speed of a run and training speed of a recipe on this machine, for `nmtkit bench`."""
+"""Measures decoding and training speed on this machine for `nmtkit bench`."""
 
 import re
 import resource
@@ -43,11 +43,11 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
-"""Tokens of a random source and target, unless the recipe's limits are shorter."""
+"""Tokens in a random source and target, unless the recipe's limits are lower."""
 LINES_ALONE = 50
-"""Lines decoded one by one, to measure the time of a line alone."""
+"""Lines decoded one by one to measure latency."""
 WARM_UP = 256
-"""Lines decoded before the first measurement."""
+"""Warm-up lines decoded before the first measurement."""
 
 
 @dataclass(kw_only=True)
@@ -55,26 +55,26 @@ class DecodingSpeed:
     """Measurements of one configuration."""
 
     seconds: list[float] = field(default_factory=list)
-    """Seconds of each round, for all lines."""
+    """Seconds per round for all lines."""
     latencies: list[float] = field(default_factory=list)
-    """Seconds of each line decoded by itself, in all rounds."""
+    """Seconds per line decoded on its own, in all rounds."""
     peak_mib: float = 0.0
     translations: Sequence[Any] = ()
-    """The best one of each line: `Translation`, or anything with its `text`, `tokens` and `finished`."""
+    """The best result of each line: a `Translation`, or any object with `text`, `tokens` and `finished`."""
     scores: dict[str, float] = field(default_factory=dict)
-    """By the references, if there are any."""
+    """Scores against the references, if any."""
     config: str = ""
-    """The configuration in words."""
+    """Description of the configuration."""
     differing: int = 0
-    """How many texts differ from those of the first configuration."""
+    """Number of outputs that differ from the first configuration."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of the translations, EOS counted."""
+        """Number of tokens in the translations, including EOS."""
         return sum(len(one.tokens) + one.finished for one in self.translations)
 
     def figures(self) -> dict[str, Any]:
-        """The measurements under plain names, without the translations."""
+        """Returns the measurements by name, without the translations."""
         values = {
             key: value
             for key, value in vars(self).items()
@@ -101,12 +101,13 @@ class DecodingSpeed:
 
 
 def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> None:
-    """Refuses text that cannot be decoded or scored."""
+    """Rejects text that cannot be decoded or scored."""
     if not any(line.strip() for line in sources):
-        raise DataError("there is no line to translate: all are empty")
+        raise DataError("nothing to translate: all lines are empty")
     if references is not None and len(references) != len(sources):
         raise DataError(
-            f"{len(sources)} source lines but {len(references)} references: they must be pairs"
+            f"{len(sources)} source lines but {len(references)} references; there must be one "
+            "reference per source line"
         )
 
 
@@ -117,12 +118,12 @@ def measure_decoding(
     rounds: int,
     notify: Notify,
 ) -> tuple[dict[str, object], list[DecodingSpeed]]:
-    """Returns facts about the machine, and the speed of the search that the options name.
+    """Returns facts about the machine and the speed of the search that the options select.
 
-    With engine `auto` the speeds of the other engines follow: of nmtkit's own where CTranslate2 searches, and of
-    CTranslate2 in the type that it takes for the fastest.
+    With engine `auto` the speeds of alternatives follow: of nmtkit if CTranslate2 was chosen, and
+    of CTranslate2 in the precision that it considers fastest.
     """
-    texts = [Request.of(line).source for line in sources]
+    texts = [Request.from_line(line).source for line in sources]
     require_lines(texts, references)
     run = find_run(options.model)[0]
     translator = open_translator(run, options, notify)
@@ -141,7 +142,7 @@ def measure_decoding(
 
 
 def open_other_engines(run: Run, options: DecodingOptions) -> list[Translator]:
-    """Opens searches to compare with CTranslate2's in fp32."""
+    """Opens the searches to compare with CTranslate2 in fp32."""
     own = replace(options, engine="nmtkit", precision="auto")
     fastest = replace(options, engine="ctranslate2", precision="fastest")
     return [open_translator(run, own), open_translator(run, fastest)]
@@ -150,8 +151,8 @@ def open_other_engines(run: Run, options: DecodingOptions) -> list[Translator]:
 def _decoding_speed(
     translator: Translator, sources: Sequence[str | Request], rounds: int
 ) -> DecodingSpeed:
-    """Decodes all lines in every round, and then the first `LINES_ALONE` lines one by one."""
-    filled = [line for line in sources if Request.of(line).source.strip()]
+    """In every round, decodes all lines, then the first `LINES_ALONE` lines one by one."""
+    filled = [line for line in sources if Request.from_line(line).source.strip()]
     place = translator.device
     config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
     speed = DecodingSpeed(config=str(config))
@@ -176,28 +177,28 @@ class TrainingSpeed:
 
     facts: dict[str, object]
     data: str
-    """Where the batches come from, in words."""
+    """Description of the source of the batches."""
     config: TrainingSpeedConfig
     updates: int
     """In a round."""
     tokens: int
-    """Target tokens of a round in all processes, EOS counted, padding not."""
+    """Target tokens per round in all processes, including EOS but not padding."""
     seconds: list[float] = field(default_factory=list)
-    """Seconds of each round."""
+    """Seconds per round."""
     peak_mib: float = 0.0
     """Peak memory of an update; see `peak_memory_mib`."""
     parameters: int = 0
-    """Shared ones counted once."""
+    """Number of parameters; shared ones count once."""
     checkpoint_mib: float = 0.0
-    """Size of the full state: weights, their average if any, and what the optimizer keeps."""
+    """Size of the full training state: weights, their average if any, and optimizer state."""
 
     @property
     def tokens_per_second(self) -> list[float]:
-        """In each round."""
+        """Tokens per second in each round."""
         return [self.tokens / seconds for seconds in self.seconds]
 
     def figures(self) -> dict[str, Any]:
-        """The measurements under plain names."""
+        """Returns the measurements by name."""
         per_update = [1e3 * seconds / self.updates for seconds in self.seconds]
         return {
             **asdict(self),
@@ -209,9 +210,9 @@ class TrainingSpeed:
 def training_workload(
     recipe: Recipe, run_path: str | None, device: torch.device, stack: ExitStack, notify: Notify
 ) -> tuple[TrainingWorkload, str]:
-    """The training of the recipe, and where its batches come from: its run, its text, or random words.
+    """Returns the recipe's training and the source of its batches: its run, its text, or random words.
 
-    Temporary files stay until `stack` is closed; no run is changed.
+    Temporary files exist until `stack` is closed; no run is changed.
     """
     folder = RunFolder.at(run_path, recipe.name)
     if folder.has_training():
@@ -223,7 +224,7 @@ def training_workload(
         except NmtkitError as fault:
             if run_path is not None:
                 raise
-            notify(f"the data of {folder.path} are not taken: {fault}")
+            notify(f"the data of {folder.path} is not used: {fault}")
     try:
         checks.require_data(recipe)
     except DataError as fault:
@@ -231,7 +232,7 @@ def training_workload(
             raise
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
-        data = f"random words, {src} and {tgt} a line, for its text is not here"
+        data = f"random words ({src} and {tgt} per line), because the recipe's text is missing"
         return synthetic_workload(recipe, (src, tgt), device), data
     scratch = (
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
@@ -247,7 +248,7 @@ def training_workload(
 def measure_training(
     workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify
 ) -> TrainingSpeed:
-    """Makes the same updates in every round, in the fastest configuration that the recipe leaves open."""
+    """Runs the same updates in every round, in the fastest configuration that the recipe allows."""
     chosen = tune_training(workload)
     if chosen.speeds:
         notify(str(chosen))
@@ -282,7 +283,7 @@ def measure_training(
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts `peak_memory_mib` anew; on a CPU this works on Linux only."""
+    """Resets `peak_memory_mib`; for CPUs this works only on Linux."""
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no figures before
         torch.cuda.reset_peak_memory_stats(device)
@@ -293,7 +294,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Peak memory since `reset_peak_memory`: of tensors on a CUDA device, elsewhere of the whole process."""
+    """Returns peak memory since `reset_peak_memory`: of tensors on CUDA, else of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / (1 << 20)
     with suppress(OSError):
@@ -307,5 +308,5 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """The minimum and maximum of some figures."""
+    """Returns the minimum and maximum of some values."""
     return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"

@@ -1,7 +1,8 @@
-"""Checks of a recipe that need more than its values: its files, the sizes of its model, the run that it goes on with.
+"""Checks of a recipe that involve its files, the sizes of its model, or the run to resume.
 
-Values alone are checked where they are defined: in `nmtkit.config` and in the settings of each package.
-`nmtkit.experiment.plan` makes all checks of a training; commands that train nothing make those that they need.
+Single values are checked where they are defined: in `nmtkit.config` and in the settings of each
+package. `nmtkit.experiment.plan` runs all checks of a training; other commands run the checks that
+they need.
 """
 
 import os
@@ -50,13 +51,13 @@ from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.optimizers import freeze
 
 LIMITS = ("max_updates", "max_epochs", "max_minutes", "patience")
-"""Settings of training that end it."""
+"""Settings that limit training."""
 _MAY_CHANGE = (*LIMITS, "log_every", "save_every", "keep_best", "keep_recent", "threads", "shard")
-"""Settings of training that may differ when a run goes on."""
+"""Settings of training that may change when a run is resumed."""
 
 
 def named_files(recipe: Recipe) -> list[tuple[str, str]]:
-    """The files and folders that a recipe names, each after its key."""
+    """Returns the files and folders that a recipe names, with their keys."""
     own = recipe.data.splits()
     named = [(f"data.{name}", path) for name, files in own.items() for path in files.paths()]
     for text, one in recipe.texts().items():
@@ -77,12 +78,12 @@ def named_files(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def has_files(recipe: Recipe) -> bool:
-    """Whether all files and runs that a recipe names are here."""
+    """Returns whether all files and runs that a recipe names exist."""
     return all(os.path.exists(path) for _, path in named_files(recipe))
 
 
 def require_files(recipe: Recipe) -> None:
-    """Raises DataError if what the recipe names is missing: text, a column of it, word vectors, or a run."""
+    """Raises DataError if text, a text column, word vectors or a run named by the recipe is missing."""
     require_data(recipe)
     missing = [f"{key}: {path}" for key, path in named_files(recipe) if not os.path.exists(path)]
     if missing:
@@ -96,34 +97,34 @@ def require_files(recipe: Recipe) -> None:
 
 
 def _require_columns(files: SplitFiles) -> None:
-    """Raises DataError if a text FILE#COLUMN names a column, a language or a field that its file lacks."""
+    """Raises DataError if a text FILE#COLUMN names a column, language or field missing in the file."""
     for path in files.texts():
         if text_path(path) != path:
             next(read_lines(path, files.encoding_of(path)), None)
 
 
 def require_validation_files(recipe: Recipe) -> SplitFiles:
-    """The validation set; raises RecipeError if the recipe names none."""
+    """Returns the validation set; raises RecipeError if the recipe has none."""
     files = recipe.data.splits().get("valid")
     if files is None:
         raise RecipeError(
-            f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it"
+            f"recipe {recipe.name}: `data.valid` is missing; training needs it for validation"
         )
     return files
 
 
 def require_test_set(recipe: Recipe) -> SplitFiles:
-    """The test set of a recipe that is to be compared; RecipeError if there is none, or it has no targets."""
+    """Returns the test set for a comparison; RecipeError if there is none or it has no targets."""
     files = recipe.data.splits().get("test")
     if files is None or "tgt" not in files.columns:
         raise RecipeError(
-            f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test"
+            f"{recipe.name}: the recipe has no test set with targets to compare on; add data.test"
         )
     return files
 
 
 def require_data(recipe: Recipe) -> None:
-    """Raises DataError with all files of the recipe that are missing."""
+    """Raises DataError that lists all missing files of the recipe."""
     missing = [
         path
         for one in recipe.texts().values()
@@ -142,14 +143,14 @@ def require_data(recipe: Recipe) -> None:
             f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
         )
         raise DataError(
-            f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}"
-            f"name them under `data`, or their folder with --set data.folder=DIR; to resume a run, they must be "
-            f"where they were when it began, also on another machine:{listed}"
+            f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}correct "
+            "the paths under `data`, or set their folder with --set data.folder=DIR; to resume a "
+            f"run, even on another machine, they must be at their original paths:{listed}"
         )
 
 
 def metric_warning(recipe: Recipe) -> str:
-    """A warning if the metrics of validation cannot see the words of its language; empty if they can."""
+    """Returns a warning if validation metrics cannot split the language into words; else empty."""
     files = recipe.data.splits().get("valid")
     references = TASKS.get(recipe.task).references
     if files is None or references != "tgt" or not all(map(os.path.exists, files.paths())):
@@ -164,11 +165,11 @@ def metric_warning(recipe: Recipe) -> str:
 
 
 _LINES_FOR_SCRIPT = 500
-"""Lines of validation that show in which script a language is written."""
+"""Number of validation lines that determine the script of a language."""
 
 
 def require_languages(recipe: Recipe) -> None:
-    """Raises a RecipeError unless the languages of all text are named, for an imported multilingual model."""
+    """Raises RecipeError if a text for an imported multilingual model has no language."""
     names = (
         language_names(recipe.tokenizer.specials) if recipe.tokenizer.kind == "huggingface" else []
     )
@@ -179,8 +180,8 @@ def require_languages(recipe: Recipe) -> None:
         recipe.data.train.tgt_lang
     ):
         raise RecipeError(
-            f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with the language that it "
-            "writes, and a run has only one: train a run for each language"
+            f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with "
+            "the target language, and a run has only one; train one run per language"
         )
     open_sides = sides_without_language(recipe.tokenizer)
     for name, text in recipe.texts().items():
@@ -193,13 +194,14 @@ def require_languages(recipe: Recipe) -> None:
                     place = f"`stages.{name}.data.{split}`" if name else f"`data.{split}`"
                     example = missing_language_message(side, names).partition(option)[2]
                     raise RecipeError(
-                        f"recipe {recipe.name}: {place}: the model is multilingual, and `{key}` is missing: name the "
-                        f"language, as in {key}:{example}; without a recipe use {option}"
+                        f"recipe {recipe.name}: {place}: the model is multilingual, but `{key}` is "
+                        f"missing; name the language, as in {key}:{example}; without a recipe use "
+                        f"{option}"
                     )
 
 
 def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> None:
-    """Raises DataError if links or features of examined text do not fit, or with the first fault of train."""
+    """Raises DataError if alignments or features do not match the text, or for train's first error."""
     require_link_base(splits["train"])
     require_one_layout(splits.values())
     if any(kind.name in diagnosis.splits["train"].findings for kind in UNREADABLE):
@@ -208,9 +210,10 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
 
 
 def require_fitting_stages(recipe: Recipe) -> None:
-    """Raises RecipeError if a stage's model does not read what its task has, or lacks layers that are asked for.
+    """Raises RecipeError if a stage's model does not fit its task or its settings.
 
-    As well if it changes the shape of a weight, or if no stage trains what stays of a model.
+    That is, if it does not read the task's columns, lacks layers that the settings require, or
+    changes the shape of a weight, or if no stage trains the part of the model that is kept.
     """
     before: dict[str, torch.Size] = {}
     stages = recipe.by_stage()
@@ -228,8 +231,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
             if (stage.batch | stage.training).get(key) == "auto"
         ]:
             raise RecipeError(
-                f"recipe {recipe.name}: {key}: auto cannot be found for a single stage; leave it out of stage "
-                f"{stage.name}, which then uses the value of the recipe, or give it a value"
+                f"recipe {recipe.name}: {key}: auto cannot be determined for a single stage; "
+                f"remove it from stage {stage.name}, which then uses the recipe's value, or set a "
+                "value"
             )
     for name, one in stages.items():
         model = model_on_meta(one)
@@ -240,8 +244,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
         ]
         if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
             raise RecipeError(
-                f"recipe {recipe.name}: `model.kind`: {one.model.kind} does not read the {reads[0]} of a {one.task}: "
-                "set `task` to language-modelling, or take a model that reads"
+                f"recipe {recipe.name}: `model.kind`: {one.model.kind} does not read the "
+                f"{reads[0]} of a {one.task}; set `task` to language-modelling, or use a model "
+                "that reads it"
             )
         freeze(model, one.training.freeze)
         for key in (
@@ -250,22 +255,22 @@ def require_fitting_stages(recipe: Recipe) -> None:
             if getattr(one.training, key) and not transformer_layers(model)
         ):
             raise RecipeError(
-                f"recipe {recipe.name}: training.{key} is for models of Transformer layers, and {one.model.kind} has "
-                "none; leave it out"
+                f"recipe {recipe.name}: training.{key} requires Transformer layers, which "
+                f"{one.model.kind} does not have; remove it"
             )
         now = {name: weight.shape for name, weight in get_weights(model).items()}
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
-                f"recipe {recipe.name}, stage {name}: its `model` settings change the size of {faults[0]!r} from "
-                f"{list(before[faults[0]])} to {list(now[faults[0]])}; a stage goes on with the weights of the one "
-                "before, so sizes must stay"
+                f"recipe {recipe.name}, stage {name}: its `model` settings change the size of "
+                f"{faults[0]!r} from {list(before[faults[0]])} to {list(now[faults[0]])}; a stage "
+                "continues with the weights of the previous one, so sizes must stay the same"
             )
         before = now
 
 
 def require_memory(recipe: Recipe) -> None:
-    """Refuses a recipe whose weights exceed this machine's memory, whatever the text: the kernel would kill us."""
+    """Rejects a recipe whose weights exceed this machine's memory, before the kernel kills nmtkit."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
@@ -275,22 +280,23 @@ def require_memory(recipe: Recipe) -> None:
         needed = 4 * count_parameters(model_on_meta(one, sizes))
         if needed > there:
             raise RecipeError(
-                f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
-                f"{there / 2**30:,.0f} GiB of memory; make it smaller: fewer layers, smaller sizes (`model`) or a "
-                "smaller vocabulary (`tokenizer.vocab_size`)"
+                f"recipe {recipe.name}: the model's weights need {needed / 2**30:,.0f} GiB, but "
+                f"this machine has {there / 2**30:,.0f} GiB of memory; use fewer layers, smaller "
+                "sizes (`model`) or a smaller vocabulary (`tokenizer.vocab_size`)"
             )
 
 
 def model_on_meta(recipe: Recipe, sizes: VocabularySizes | None = None) -> Model:
-    """The model with weights that take no memory; by default of the largest vocabulary."""
+    """Returns the model with weights on the meta device, by default with the largest vocabulary."""
     with torch.device("meta"):
         return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
 
 
 def require_embeddings(recipe: Recipe) -> None:
-    """Raises DataError if the recipe's word vectors are missing, or of another size than the model's.
+    """Raises DataError if the recipe's word vectors are missing or do not match the model's size.
 
-    RecipeError if they are of a side that the task lacks, or that has no word vectors of its own in the model.
+    Raises RecipeError if the task has no such side, or if the model has no separate word vectors
+    for it.
     """
     texts = [one.name for one in TASKS.get(recipe.task).columns if one.type == "text"]
     tables = {
@@ -305,30 +311,32 @@ def require_embeddings(recipe: Recipe) -> None:
     }
     for side, path in recipe.embedding_files.items():
         if side not in sizes:
-            takes = f"word vectors only as {' and '.join(sizes)}" if sizes else "no word vectors"
+            takes = (
+                f"only word vectors of size {' and '.join(sizes)}" if sizes else "no word vectors"
+            )
             where = f"recipe {recipe.name}: `pretrained_embeddings.{side}`"
             raise RecipeError(
-                f"{where}: a {recipe.model.kind} for {recipe.task} takes {takes}; leave it out"
+                f"{where}: a {recipe.model.kind} model for {recipe.task} accepts {takes}; remove it"
             )
         check_size(path, sizes[side], embedding_size_key(recipe))
 
 
 def embedding_size_key(recipe: Recipe) -> str:
-    """The recipe's key for the size of a word vector."""
+    """Returns the recipe's key for the size of word vectors."""
     has_own = "embedding_size" in type(recipe.model).model_fields
     return "model.embedding_size" if has_own else "model.hidden_size"
 
 
 def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
-    """What differs that must stay the same when a run goes on, one sentence for each key.
+    """Returns forbidden changes for a resumed run, one sentence per key.
 
-    Names, limits, what is kept and, without `batches`, how batches are cut may differ.
+    Names, limits, what is kept and, without `batches`, how batches are formed may differ.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
 def with_values_of(before: Recipe, now: Recipe) -> Recipe:
-    """The recipe of a run that goes on: with the run's values where it says `auto`, and its names of the same files."""
+    """Returns the recipe of a resumed run, with the run's values for `auto` and its paths of the same files."""
     changes: dict[str, Any] = {}
     found = {
         key: getattr(before.training, key)
@@ -356,23 +364,25 @@ def with_values_of(before: Recipe, now: Recipe) -> Recipe:
 
 
 def require_same_recipe(run: Run, recipe: Recipe) -> None:
-    """Raises RecipeError if a run was begun with another recipe; names, limits and batches may differ."""
+    """Raises RecipeError if a run was started with another recipe; names, limits and batches may differ."""
     faults = recipe_differences(run.recipe, with_values_of(run.recipe, recipe))
     if faults:
         listed = "".join(f"\n  {line}" for line in faults)
         raise RecipeError(
-            f"{run.folder.path}: begun with another recipe, so one cannot go on with this one "
-            f"(give the same --set, take {run.folder.recipe} itself, or train anew with --overwrite):{listed}"
+            f"{run.folder.path}: started with another recipe, so it cannot be resumed with this "
+            f"one (repeat the same --set, use {run.folder.recipe} itself, or restart with "
+            f"--overwrite):{listed}"
         )
 
 
 def notes_on_resuming(run: Run, recipe: Recipe) -> Iterator[str]:
-    """What a user should know before a run goes on with a recipe, which may have other batches and limits."""
+    """Returns notes for the user about changed batches and limits of a resumed run."""
     changes = recipe_differences(run.recipe, recipe, batches=True)
     if changes:
         yield (
-            f"{', '.join(changes)}: training continues with the rest of its epoch in other batches, so some "
-            "examples may come twice or not at all. The result is not bit-identical to an uninterrupted training"
+            f"{', '.join(changes)}: training continues the epoch with other batches, so some "
+            "examples may be repeated or skipped. The result is not bit-identical to an "
+            "uninterrupted training"
         )
     limits_changed = limit_differences(run.recipe, recipe)
     if limits_changed:
@@ -386,11 +396,11 @@ def notes_on_resuming(run: Run, recipe: Recipe) -> Iterator[str]:
         before, now = stage.recipe.training, recipes[stage.name].training
         changed = [key for key in LIMITS if getattr(before, key) != getattr(now, key)]
         if changed:
-            yield f"stage {stage.name} is over: a new {' or '.join(changed)} has no effect on it"
+            yield f"stage {stage.name} has ended, so a new {' or '.join(changed)} has no effect on it"
 
 
 def limit_differences(before: Recipe, now: Recipe) -> list[str]:
-    """Limits of training that differ, one phrase for each, first of the whole training, then of its stages."""
+    """Returns the changed limits, one phrase each, first of the whole training, then of its stages."""
     pairs = [("training", before.training.model_dump(), now.training.model_dump())]
     stages = {stage.name: stage.training for stage in now.stages}
     for stage in before.stages:
@@ -411,7 +421,7 @@ def _limit(value: Any) -> str:
 
 
 def is_same_text(before: Recipe, now: Recipe) -> bool:
-    """Whether two recipes take the same files in the same way, however their paths are spelled."""
+    """Returns whether two recipes use the same files in the same way, however the paths are spelled."""
     return not any(
         _differences(before.data.model_dump(mode="json"), now.data.model_dump(mode="json"))
     )
@@ -448,15 +458,15 @@ def _normal_paths(value: Any) -> Any:
 
 @dataclass
 class RecipeDataCheck:
-    """A recipe whose data is checked."""
+    """A recipe whose data is being checked."""
 
     recipe: Recipe
     path: Path
-    """The data file."""
+    """The data file of a recipe entry."""
     run: Run
-    """Of the recipe; it need not exist."""
+    """The run folder of the recipe; it need not exist."""
     overridden: bool = False
-    """Whether the recipe is not as its file says."""
+    """Whether options have changed the recipe from its file."""
 
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
@@ -470,7 +480,7 @@ class RecipeDataCheck:
         self._sample = None if self._origin or learned else quick_sample(config, self._columns)
 
     def see(self, block: Block) -> None:
-        """Collects from an examined block what counting tokens needs."""
+        """Collects the part of an examined block that is needed for counting tokens."""
         if block.split == "train" and self._sample is not None:
             self._sample.add_block(block)
 
@@ -480,7 +490,7 @@ class RecipeDataCheck:
         notify: Notify = ignore,
         progress: Callable[[int], None] = ignore,
     ) -> TokenReport:
-        """Tokenizes the text as the run will, once all of it has been seen, and adds to its diagnosis."""
+        """Tokenizes the text like the run after reading all of it, and adds the results to the diagnosis."""
         require_sound(self.splits, diagnosis)
         tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)
@@ -492,14 +502,15 @@ class RecipeDataCheck:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
             tokenizers = origin_tokenizers(self._origin, self.recipe)
-            return tokenizers, f"The tokenizer ({config.kind}) is that of {self._origin.run}."
+            return tokenizers, f"The tokenizer ({config.kind}) comes from {self._origin.run}."
         if self._sample is None:
             return (
                 self.run.load_tokenizers(),
-                f"The tokenizer ({config.kind}) is that of {folder.path}.",
+                f"The tokenizer ({config.kind}) comes from {folder.path}.",
             )
         notify(
-            f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings"
+            f"learning a tokenizer ({config.kind}) for this check, because {folder.path} has "
+            "none with these settings"
         )
         learned = train_on_sample(config, self._sample, train, self._columns)
         if shortfall := describe_shortfall(config, learned):
@@ -507,7 +518,7 @@ class RecipeDataCheck:
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:
-        """Writes a recipe with other files into the folder `out`; their paths are absolute, or relative to it."""
+        """Writes a recipe with other files into the folder `out`; paths are absolute or relative to it."""
         ours = self.path.resolve().parent == bundled_path("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
@@ -518,7 +529,7 @@ class RecipeDataCheck:
             keys += ["src_field", "tgt_field"] if files.jsonl else []
             data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}
         path = out / f"{self.path.stem}.yaml"
-        text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
+        text = f"# {self.recipe.name} with the files cleaned by `nmtkit check --fix`.\n"
         base = self.recipe.model_dump(mode="json") if self.overridden else {"extends": parent}
         about = {"name": f"{self.recipe.name}-clean", "description": self.recipe.description}
         text += dump_yaml(deep_merge(base, {**about, "data": data}))
@@ -529,7 +540,7 @@ class RecipeDataCheck:
 def open_data_check(
     name: str, overrides: Sequence[str] = (), run_path: str | None = None
 ) -> RecipeDataCheck:
-    """Loads a recipe whose data is to be checked."""
+    """Loads a recipe to check its data."""
     recipe = load(name, overrides)
     require_data(recipe)
     return RecipeDataCheck(

@@ -1,4 +1,4 @@
-"""What a training costs in floating-point operations, counted from the shapes of its tensors."""
+"""Counts the floating-point operations of a training from its tensor shapes."""
 
 import math
 from collections import Counter
@@ -20,11 +20,14 @@ from nmtkit.training.losses.objective import GradientAccumulator, build_objectiv
 from nmtkit.training.optimizers import freeze
 
 _BATCHES, _SENTENCES, _CHUNK_BYTES = 2, 1, 1 << 20
-WHAT_COUNTS = "products, convolutions and attention forth and back; no look-ups, softmax, optimizer or validation"
+WHAT_COUNTS = (
+    "matrix products, convolutions and attention, forward and backward; without look-ups, softmax, "
+    "optimizer or validation"
+)
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here, and below
-    """Adds up what torch's own formulas say of each operation; its `FlopCounterMode` takes seconds to begin."""
+    """Sums torch's formulas for each operation; torch's `FlopCounterMode` takes seconds to start."""
 
     total: float = 0.0
 
@@ -57,9 +60,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def operations_a_token(workload: TrainingWorkload) -> float:
-    """Floating-point operations of training for each target token: two for a multiplication and its addition.
+    """Returns training FLOPs per target token; a multiplication with its addition counts as two.
 
-    A fresh model learns a few sentences of the first batches on the CPU, padded as there, and is thrown away.
+    A temporary model trains on the CPU on a few sentences of the first batches with their padding.
     """
     cpu, tokens = torch.device("cpu"), 0
     with randomness.fork_rng(cpu):
@@ -78,7 +81,7 @@ def operations_a_token(workload: TrainingWorkload) -> float:
 
 
 def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]:
-    """What the whole training, or its first stage, will take by the speed of an update; names and values."""
+    """Returns the estimated cost of the training (or its first stage), as names and values."""
     an_update, tokens = median(speed.seconds) / speed.updates, speed.tokens / speed.updates
     seconds = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
     rows = [
@@ -86,14 +89,14 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
         ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"],
     ]
     operations = operations_a_token(workload) * tokens
-    rows.append(["operations an update", f"{operations:.2e}"])
+    rows.append(["operations per update", f"{operations:.2e}"])
     if math.isinf(seconds):  # with max_epochs: of random words in place of its text
-        epochs = "max_epochs ends it; how long an epoch is only its text tells"
+        epochs = "limited by max_epochs; the length of an epoch depends on the text"
         return [
             *rows,
             [
                 "until",
-                epochs if workload.config.max_epochs else "patience ends it, nobody knows when",
+                epochs if workload.config.max_epochs else "limited only by patience, so unknown",
             ],
         ]
     updates = seconds / an_update
@@ -103,5 +106,5 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
         else ""
     )
     rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s{epochs}"])
-    rows.append(["time, without validation", str(timedelta(seconds=round(seconds)))])
+    rows.append(["time without validation", str(timedelta(seconds=round(seconds)))])
     return [*rows, ["operations", f"{operations * updates:.2e}"], ["operations are", WHAT_COUNTS]]

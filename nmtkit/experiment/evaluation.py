@@ -1,8 +1,9 @@
 """Evaluation of a run: validation while it trains, the test set after training, comparison with other runs.
 
-And how well a language model predicts a text: by token, by word, and by how often its words stand in the training text.
-A word is what white space separates in the text as the tokenizer writes it back, and has the log-probability of its
-tokens together. The end of a line is one token and one word, as <eos> is in published figures of WikiText.
+Also measures how well a language model predicts a text: per token, per word, and by the words'
+frequency in the training text. Words are separated by white space in the detokenized text; a word's
+log-probability is the sum over its tokens. The end of a line counts as one token and one word, like
+<eos> in published WikiText results.
 """
 
 import math
@@ -40,7 +41,7 @@ from nmtkit.data.tokenizers.words import word_spans
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.experiment.batches import loss_batches
 from nmtkit.experiment.checks import require_test_set, require_validation_files
-from nmtkit.inference.answering import TestResult, judge, score_answers
+from nmtkit.inference.answering import TestResult, answer_and_score, score_answers
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.loading.opening import open_system, open_translator
 from nmtkit.inference.loading.options import DecodingOptions
@@ -57,17 +58,18 @@ from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.parallel import processes
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
-"""Validation examples whose answers are logged, and how much of each text."""
+"""Number of validation examples whose answers are logged, and how much of each text."""
 LONG_WORDS = 30
-"""A source with more words is long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
+"""A source with more words counts as long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
 WARM_UP = 64
-"""Sentences translated before the clock starts: the first ones of a process are slow."""
+"""Warm-up sentences, translated before the clock starts."""
 
 
 class Validation:
-    """Validation in training: loss over the validation set, and the metrics of real answers.
+    """Validation during training: loss on the validation set, and metrics of the decoded answers.
 
-    Several processes share the batches of the loss and the sentences of a search; the results are those of one.
+    Several processes share the batches for the loss and the sentences to decode, with the same
+    results as one process.
     """
 
     def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
@@ -79,10 +81,10 @@ class Validation:
         self.examples = _first_examples(self.files, most)
         self.store = Store.open(data, "valid")
         self.samples: list[list[str]] = []
-        """Source, reference and answer of the first examples at the last validation."""
+        """Source, reference and answer of the first examples in the last validation."""
 
     def __call__(self, model: Model) -> dict[str, float]:
-        """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
+        """Returns `Recipe.validation_metrics`, loss and perplexity, with the seconds that they took."""
         begun = time.monotonic()
         recipe, settings, task = self.recipe, self.recipe.evaluation, TASKS.get(self.recipe.task)
         one_beam = {"kind": "beam", "beam_size": settings.beam_size}
@@ -96,7 +98,7 @@ class Validation:
                 decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit
             )
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
-        result = judge(task, system, self.examples, names, settings.options)
+        result = answer_and_score(task, system, self.examples, names, settings.options)
         first = zip(self.examples[:SAMPLES], result.outputs, strict=False)
         texts = [
             (one.src or f"line {one.line}", getattr(one, task.references) or "", out)
@@ -114,7 +116,7 @@ class Validation:
 
 
 def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
-    """The first examples, in their order; of several directions as many of each, as far as there are so many."""
+    """Returns the first examples in order, equally many per direction if possible."""
     if most is None or len({*files.directions}) < 2:
         return list(islice(read_pairs(files), most))
     seen: dict[str, list[Example]] = {}
@@ -125,7 +127,7 @@ def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
 
 
 class _SharedTranslator(Translator):
-    """Searches for every n-th line, as the other processes of a training do for the others; each gets all."""
+    """Decodes every n-th line, and gathers the results of all processes."""
 
     @override
     def search(self, lines: Sequence[Any], *given: Any, **options: Any) -> list[list[Translation]]:
@@ -136,7 +138,7 @@ class _SharedTranslator(Translator):
 def _scores_by_direction(
     recipe: Recipe, files: SplitFiles, result: TestResult, names: Sequence[str]
 ) -> dict[str, list[metrics.Score]]:
-    """The scores of the answers of each direction, if there are several."""
+    """Returns the scores of each direction, if there are several."""
     found: dict[str, list[metrics.Score]] = {}
     if len({*files.directions}) < 2 or not result.outputs:
         return found
@@ -163,7 +165,7 @@ def _scores_by_direction(
 def _fit(
     system: TextModel, store: Store, recipe: Recipe, shared: bool = False
 ) -> list[metrics.Score]:
-    """The mean loss of what is to be predicted in a store, in nats, and the perplexity; all processes may share it."""
+    """Returns the mean loss in nats and the perplexity on a store; processes may share the work."""
     model, own = system.model, []
     first, every = (processes.rank(), processes.size()) if shared else (0, 1)
     for batch in islice(loss_batches(recipe, store, system.tokenizers), first, None, every):
@@ -184,10 +186,10 @@ def evaluate_test_set(
     threads: int | None = None,
     write: bool = True,
 ) -> TestResult | None:
-    """Runs the model of a run on the test set of its recipe and scores the output; None if the recipe has no test set.
+    """Decodes and scores the test set of a run's recipe; None if the recipe has no test set.
 
-    With `write`, answers and scores are written into the run's folder. A task without answers has the loss and the
-    perplexity of the stored test set.
+    With `write`, answers and scores are written into the run's folder. A task without answers gets
+    the loss and perplexity of the stored test set.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
@@ -198,7 +200,9 @@ def evaluate_test_set(
     options = DecodingOptions(device=str(device), threads=threads, workers=1)
     recipe, task = run.recipe, TASKS.get(run.recipe.task)
     system = open_system(run, options)
-    result = judge(task, system, examples, recipe.test_metrics, recipe.evaluation.options)
+    result = answer_and_score(
+        task, system, examples, recipe.test_metrics, recipe.evaluation.options
+    )
     if not recipe.test_metrics:
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     elif write:
@@ -218,7 +222,7 @@ def evaluate_test_set(
         summary = [asdict(score) for score in result.scores]
         write_json(
             run.folder.test_scores,
-            {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut},
+            {"scores": summary, "seconds": result.seconds, "sources_cut": result.n_truncated},
         )
     return result
 
@@ -233,8 +237,9 @@ def _alignment_error_rate(
         gold += read.pairs
         if base is None and (doubt := read.base_warning):
             notify(
-                f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
-                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
+                f"note: {path} was read with words counted from 0, but {doubt}; if they are "
+                "counted from 1, the AER is wrong: set data.test.alignment_base: 1 (and measure "
+                "this run with `nmtkit align` and `score-alignments`)"
             )
 
     alignments: list[SoftAlignment] = []
@@ -253,33 +258,33 @@ def _alignment_error_rate(
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run on its test set."""
+    """The results of a run on its test set."""
 
     name: str
     seed: int
     checkpoint: str
-    """File name of the weights that were tested."""
+    """File name of the tested weights."""
     kind: str
     """The model's."""
     parameters: int
-    """Shared ones counted once."""
+    """Number of parameters; shared ones count once."""
     bleu: metrics.Score
     long_bleu: metrics.Score | None
     n_long: int
     aer: metrics.Score | None
-    """None without gold alignments, or if the model has no attention."""
+    """None without gold alignments or without attention."""
     training_speed: float
-    """Target tokens a second: the median of the log's."""
+    """Target tokens per second in training, the median of the log."""
     training_minutes: float
     search_speed: float
-    """Target tokens a second in beam search, EOS included."""
+    """Target tokens per second in beam search, including EOS."""
     by_length: list[metrics.LengthBucket]
     outputs: list[str]
-    """The output of the run for each line of the test set."""
+    """The run's output for each line of the test set."""
     references: list[str]
 
     def record(self) -> dict[str, Any]:
-        """The figures for JSON, without the texts."""
+        """Returns the results for JSON, without the texts."""
         values = asdict(self)
         del values["outputs"], values["references"]
         return values
@@ -288,10 +293,10 @@ class ComparedRun:
 def compare_run(
     run: Run, device: torch.device, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
-    """Tests a trained run; answers and scores are written into its folder only if it has none yet.
+    """Tests a trained run; writes answers and scores into its folder unless it already has them.
 
-    A sentence is long if its source has more than `LONG_WORDS` words. `edges` are the longest lengths, in words, of
-    the ranges of `by_length` but the last. The default number of threads is one per core.
+    A sentence is long if its source has more than `LONG_WORDS` words. `edges` are the maximum
+    lengths in words of the ranges of `by_length` except the last. Default: one thread per core.
     """
     files = require_test_set(run.recipe)
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
@@ -339,21 +344,21 @@ FREQUENCIES = {
     "100 to 999": 100,
     "1,000 and more": 1000,
 }
-"""Ranges of how often a word stands in the training text, with the first number of each."""
+"""Ranges of word frequency in the training text, with the lower bound of each."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How probable a model finds some units of a text, such as its words."""
+    """The log-probability that a model gives to units of a text, such as words."""
 
     unit: str
     count: int
     log_prob: float
-    """Of all of them together, in nats."""
+    """Sum over all units, in nats."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """Of a unit: nats, bits and the perplexity."""
+        """Returns nats, bits and perplexity per unit."""
         nats = -self.log_prob / self.count
         return {
             "nats": nats,
@@ -368,14 +373,15 @@ def fit_text(
     config: BatchConfig,
     counts: Counter[str] | None = None,
 ) -> tuple[list[Fit], list[Fit]]:
-    """The fit by token, word and byte of UTF-8 (with the ends of lines), and by the frequency of the words.
+    """Measures the fit per token, word and UTF-8 byte (including line ends), and by word frequency.
 
-    Empty lines are left out. `config` has the blocks, `counts` the words of the training text; see `count_words`.
+    Skips empty lines. `config` defines the blocks; `counts` has the word counts of the training
+    text, see `count_words`.
     """
     system.require_language_model()
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise DataError("there is no text to measure: all lines are empty")
+        raise DataError("nothing to measure: all lines are empty")
     tokenizer = system.tokenizers.tgt
     rows = tokenizer.encode_many(lines)
     lengths = np.array([*map(len, rows)])
@@ -383,7 +389,8 @@ def fit_text(
         config = config.changed({"block_tokens": int(lengths.max()) + 1, "across_documents": False})
     if not reserve_positions(system.model, config.block_tokens or 0):
         raise DataError(
-            f"the model has no {config.block_tokens} positions: cut the text with a smaller --block-tokens"
+            f"the model has fewer than {config.block_tokens} positions; use a smaller "
+            "--block-tokens"
         )
     config = config.changed({"batch_tokens": system.batch_budget, "batch_size": None})
     log_probs = _log_probs(system, RunningText(lengths, rows.__getitem__, config))
@@ -407,19 +414,19 @@ def fit_text(
 
 
 def count_words(tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> Counter[str]:
-    """How often each word stands in a text of these ids."""
+    """Counts the words of a text given as ids."""
     return Counter(word for row in rows for word, _ in _words(tokenizer, row))
 
 
 def _words(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The words of a line, each with the number of its tokens."""
+    """Returns the words of a line with their numbers of tokens."""
     pieces = tokenizer.pieces(ids)
     return (("".join(pieces[span.start : span.stop]), len(span)) for span in word_spans(pieces))
 
 
 @torch.inference_mode()
 def _log_probs(system: Translator, text: RunningText) -> npt.NDArray[np.float64]:
-    """The log-probability of every position of a text."""
+    """Returns the log-probability of every position of a text."""
     found: dict[int, npt.NDArray[np.float64]] = {}
     for blocks in text.batches(np.arange(len(text))):
         batch = text.load(blocks)

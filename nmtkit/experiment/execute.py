@@ -1,4 +1,4 @@
-"""Carries out a plan in a run: preprocessing, training stage by stage, validation, test."""
+"""Executes a plan in a run: preprocessing, training stage by stage, validation, test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,20 +34,20 @@ from nmtkit.training.parallel import processes
 
 @dataclass(frozen=True)
 class Prepared:
-    """The text is preprocessed, and training begins, or goes on."""
+    """Preprocessing has finished, and training starts or resumes."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Training is over; the test set comes next."""
+    """Training has finished; the test set is next."""
 
     stopped: Stopped
-    """The end of the last stage."""
+    """The last stage's end."""
 
 
 @dataclass(frozen=True)
 class FineTuned:
-    """The test sets that were scored before fine-tuning are scored once more."""
+    """The test sets that were scored before fine-tuning are scored again."""
 
     changes: list[TestChange]
 
@@ -55,7 +55,7 @@ class FineTuned:
 Executed: TypeAlias = (
     Diagnosis | DataReport | Prepared | StageStarted | Event | Trained | TestResult | FineTuned
 )
-"""What `execute` yields."""
+"""The events that `execute` yields."""
 
 
 def begin(
@@ -67,10 +67,11 @@ def begin(
     overwrite: bool = False,
     notify: Notify = ignore,
 ) -> tuple[Plan, Run]:
-    """Plans a training and opens its run for writing, both in process 0; the other processes get what they need.
+    """Plans a training and opens its run for writing in process 0, and shares the result with the others.
 
-    With `resume` the run in the folder goes on; its lock is taken before it is looked at, so that no other process
-    changes it meanwhile. The other arguments are those of `Run.create`. The caller closes the run.
+    With `resume` the run in the folder is resumed; it is locked before it is read, so that no other
+    process changes it meanwhile. The other arguments are as in `Run.create`. The caller closes the
+    run.
     """
     folder = RunFolder.at(path, recipe.name)
     begun: list[tuple[Plan, Run]] = []
@@ -104,18 +105,19 @@ def execute(
     threads: int | None = None,
     test: bool = True,
 ) -> Iterator[Executed]:
-    """Carries out a plan in a run that is open for writing; see `begin`. All processes that train together call it.
+    """Executes a plan in a run open for writing (see `begin`). All processes of the training call it.
 
-    Process 0 preprocesses the text. All train; the events of `train_stages` come in all of them. Process 0 tests.
+    Process 0 preprocesses the text and tests. All processes train and yield the events of
+    `train_stages`.
 
     Args:
-        plan: what to do, from `plan` or `begin`.
-        run: where to do it.
+        plan: from `plan` or `begin`.
+        run: the run to execute it in.
         notify: receives messages.
-        stop: is asked between updates whether to stop; the state is saved, and nothing comes after the `Stopped`.
-        workers: processes that tokenize a large corpus; None: one per core.
-        allow_new_data: of a run that goes on, accept other text than before.
-        threads: for decoding the test set; None: one per core.
+        stop: called between updates; if true, the state is saved, and `Stopped` is the last event.
+        workers: number of processes that tokenize a large corpus; None: one per core.
+        allow_new_data: whether a resumed run accepts changed text.
+        threads: number of threads that decode the test set; None: one per core.
         test: whether to decode and score the test set.
     """
     preparing = prepare(plan, run, notify, workers, allow_new_data)
@@ -151,17 +153,17 @@ def prepare(
     workers: int | None = None,
     allow_new_data: bool = False,
 ) -> Iterator[Diagnosis | DataReport]:
-    """All that comes before training: records the plan in the run, and preprocesses the text."""
+    """Records the plan in the run and preprocesses the text."""
     if not run.may_write:
         raise NmtkitError(
-            f"{run.folder.path}: this process does not hold the lock of the folder; open the run with `Run.create`, or "
-            "with `Run.open_to_write` to go on with it"
+            f"{run.folder.path}: this process does not hold the lock of the folder; open the run "
+            "with `Run.create`, or with `Run.open_to_write` to resume it"
         )
     if plan.resume:
         run.recipe = plan.recipe
         module = module_to_keep()
         if module is not None and run.keep_module(module):
-            notify(f"{module.path}: differs from {run.folder.user_module}, which it replaces")
+            notify(f"{module.path}: differs from {run.folder.user_module} and replaces it")
     elif plan.origin is not None:
         record_origin(plan.origin, run.folder)
     yield from preprocess(run, notify, plan.resume, workers, allow_new_data)
@@ -172,9 +174,9 @@ def prepare(
 
 
 def resolve_auto(run: Run, device: torch.device, notify: Notify = ignore) -> None:
-    """Finds the largest batch and the fastest values for `auto` on this machine, and prepares the process for them.
+    """Determines the largest batch and the fastest values for `auto`, and prepares the process for them.
 
-    They are written into the run's recipe, so that a resumed training uses the same.
+    Writes them into the run's recipe, so that a resumed training uses the same values.
     """
     if run.recipe.batch.is_auto:
         resolve_batch(run, device, notify)
@@ -194,7 +196,7 @@ def resolve_auto(run: Run, device: torch.device, notify: Notify = ignore) -> Non
 
 
 def resolve_batch(run: Run, device: torch.device, notify: Notify = ignore) -> None:
-    """Finds the largest batch for `auto`, and writes it nowhere."""
+    """Determines the largest batch for `auto` without saving it."""
     if run.recipe.batch.is_auto:
         tokens, sentence = find_batch_tokens(run, device)
         notify(sentence)
@@ -209,7 +211,7 @@ def _keep(run: Run, found: dict[str, Any]) -> None:
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:
-    """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
+    """Returns the device, prepared for the recipe; under torchrun joins the other processes."""
     device = devices.choose(name)
     if device.type == "cuda" and any(
         one.training.deterministic for one in recipe.by_stage().values()

@@ -1,4 +1,4 @@
-"""The largest batch whose update fits into memory, found by trying."""
+"""Finds the largest batch whose update fits into memory by trial."""
 
 import math
 import resource
@@ -23,19 +23,20 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 SHARE = {"cuda": 0.85, "cpu": 0.5}
-"""The part of free memory that an update may take. On a CPU what is freed stays in pieces, and not all fit again."""
+"""Fraction of free memory that an update may use; lower on CPUs because of memory fragmentation."""
 LEAST_TOKENS = 512
-"""Padded tokens of the smallest batch that is tried."""
+"""Padded tokens of the smallest trial batch."""
 _MOST_TOKENS = 1 << 16
 UPDATES_AN_EPOCH = 32
-"""Fewest updates of an epoch."""
+"""Minimum number of updates per epoch."""
 
 
 def largest_batch(needed: Callable[[int], float], limit: float, least: int, most: int) -> int:
-    """How many padded tokens need at most `limit` bytes, from `least` to about `most`; 0 if not even `least` do.
+    """Returns the number of padded tokens that fit into `limit` bytes; 0 if `least` tokens do not fit.
 
-    `needed` tries some, and gives the bytes of the process at that time, or infinity. The number doubles as long as
-    what the last two trials say of the next one lets it fit; at last half as many more are tried.
+    The result lies between `least` and about `most`. `needed` tries a number of tokens and returns
+    the bytes used by the process, or infinity. The number doubles while an extrapolation of the
+    last two trials fits; finally half as many more are tried.
     """
     found, used, as_many_more, tokens = 0, 0.0, 0.0, least
     while (
@@ -51,10 +52,10 @@ def largest_batch(needed: Callable[[int], float], limit: float, least: int, most
 
 
 def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
-    """The value of `batch.batch_tokens: auto` for a preprocessed run, and a sentence about it.
+    """Returns the value of `batch.batch_tokens: auto` for a preprocessed run, and a note about it.
 
-    A trial is a forward and backward pass of a fresh model in training with the longest examples. Of several processes
-    the one that has the least room decides.
+    A trial is a forward and backward pass of a new model on the longest examples. The process with
+    the least memory decides.
     """
     stage, tokenizers, on_cuda = run.stages()[0], run.load_tokenizers(), device.type == "cuda"
     recipe, (store, text) = (
@@ -94,8 +95,8 @@ def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
     found = -int(processes.max_over_ranks([-found])[0])
     if not found:
         raise TrainingError(
-            f"batch.batch_tokens: auto: not even {LEAST_TOKENS} padded tokens fit into {limit / 2**30:.1f} GiB; "
-            "train a smaller model, or give a smaller number"
+            f"batch.batch_tokens: auto: even {LEAST_TOKENS} padded tokens do not fit into "
+            f"{limit / 2**30:.1f} GiB; train a smaller model, or set a smaller number"
         )
     return found, f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB"
 

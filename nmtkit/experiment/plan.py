@@ -1,4 +1,4 @@
-"""The plan of a training: all checks of its recipe, and what is known of it before anything is done."""
+"""Plans a training: runs all checks of its recipe and collects what is known in advance."""
 
 import os
 from collections.abc import Iterator
@@ -20,19 +20,19 @@ from nmtkit.training.checkpoints.weights import count_parameters
 
 @dataclass(frozen=True)
 class Plan:
-    """What `execute` will do; `plan` makes one."""
+    """The input of `execute`, created by `plan`."""
 
     recipe: Recipe
-    """Of a run that goes on with the values that the run has found for `auto`."""
+    """The recipe; for a resumed run, with the values that the run has determined for `auto`."""
     device: torch.device
     resume: bool = False
-    """Whether a run goes on."""
+    """Whether a run is resumed."""
     origin: FineTuningOrigin | None = None
-    """The run, or the runs, whose weights training begins with."""
+    """The run or runs that provide the initial weights."""
     notes: tuple[str, ...] = ()
-    """Warnings and other sentences for the user."""
+    """Warnings and notes for the user."""
     rows: tuple[tuple[str, str], ...] = ()
-    """Names and values to print: sizes, settings that the recipe leaves open, stages and files."""
+    """Names and values to print: sizes, `auto` settings, stages and files."""
 
 
 def plan(
@@ -42,22 +42,25 @@ def plan(
     resume: bool = False,
     need_files: bool = True,
 ) -> Plan:
-    """Checks a recipe and plans its training; writes nothing, starts nothing and draws no random number.
+    """Checks a recipe and plans its training; writes and starts nothing, and draws no random numbers.
 
-    What depends on the preprocessed text is not known yet: the largest batch, the fastest settings and the size of the
-    vocabulary. The rows say by which rule `execute` finds them.
+    The largest batch, the fastest settings and the vocabulary size depend on the preprocessed text
+    and are not known yet. The rows give the rules by which `execute` determines them.
 
     Args:
-        recipe: to train by.
-        device: to train on.
-        folder: to train in, which the recipe cannot begin from; by default `runs/` and the recipe's name.
-        resume: whether the run in the folder goes on. Then `init_from` and word vectors are not needed any more.
-        need_files: whether to refuse a recipe with missing files. Without them its sizes can be shown all the same.
+        recipe: the recipe to train.
+        device: the device to train on.
+        folder: the folder to train in, which must not be the recipe's `init_from`; default: `runs/`
+            plus the recipe's name.
+        resume: whether to resume the run in the folder, which no longer needs `init_from` and word
+            vectors.
+        need_files: whether to reject a recipe with missing files. Its sizes can be shown without
+            them.
 
     Raises:
-        RecipeError: for settings that do not fit each other, this machine, or the run that goes on.
-        DataError: for files that are missing or do not fit.
-        CheckpointError: for runs that are missing.
+        RecipeError: settings conflict with each other, this machine, or the resumed run.
+        DataError: files are missing or do not match.
+        CheckpointError: runs are missing.
     """
     if need_files:
         for text in recipe.texts().values():
@@ -70,7 +73,8 @@ def plan(
     ]
     for direction in recipe.data.zero_shot:
         notes.append(
-            f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot"
+            f"{direction}: no corpus in data.train has this direction, so it is translated "
+            "zero-shot"
         )
     origin = None
     if resume:
@@ -103,20 +107,22 @@ def _rows(
         dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels")
     )
     yield "model", recipe.model.kind
-    yield "parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"
+    yield "parameters", f"{parameters:,} with {tokens} tokens per vocabulary"
     yield "size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"
     if origin is not None and origin.vocabulary:
-        yield "tokenizer", f"{recipe.tokenizer.kind}, of {origin.run}"
+        yield "tokenizer", f"{recipe.tokenizer.kind}, from {origin.run}"
     else:
         yield (
             "tokenizer",
-            f"{recipe.tokenizer.kind}, learned from data.train; a small text gives fewer tokens",
+            f"{recipe.tokenizer.kind}, learned from data.train; a small text yields fewer tokens",
         )
     yield (
         "optimizer",
         f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}",
     )
-    tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
+    tokens_a_batch = (
+        "the maximum that fits," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
+    )
     yield "batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"
     yield "device", devices.describe(device)
     yield from _open_settings(recipe, device)
@@ -124,20 +130,21 @@ def _rows(
         changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
         yield f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"
     for key, path in checks.named_files(recipe):
-        yield key, path if os.path.exists(path) else f"{path} (not here)"
+        yield key, path if os.path.exists(path) else f"{path} (missing)"
     if origin is not None:
         for begun_from in origin.parts.values() or [origin]:
             yield "weights", begun_from.weights
 
 
 def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, str]]:
-    """The settings that are `auto`, each with its value, or with the rule by which `execute` will find it."""
+    """Returns the `auto` settings with their values, or the rules by which `execute` determines them."""
     if recipe.batch.is_auto:
         yield (
             "batch.batch_tokens",
-            f"measured on the preprocessed text: {LEAST_TOKENS} padded tokens are doubled while the longest examples "
-            f"fit into {SHARE['cuda' if device.type == 'cuda' else 'cpu']:.0%} of the free memory, and an epoch has "
-            f"{UPDATES_AN_EPOCH} updates",
+            f"measured on the preprocessed text: starting at {LEAST_TOKENS} padded tokens, doubled "
+            "while the longest examples fit into "
+            f"{SHARE['cuda' if device.type == 'cuda' else 'cpu']:.0%} of the free memory and an "
+            f"epoch has {UPDATES_AN_EPOCH} updates",
         )
     open_keys = [key for key in AUTO_KEYS if getattr(recipe.training, key) == "auto"]
     first_stage = next(iter(recipe.by_stage().values()))
@@ -152,8 +159,8 @@ def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, 
         if others:
             yield (
                 f"training.{key}",
-                f"{' or '.join(values)}: the fastest in a few updates on the preprocessed text, unless it raises the "
-                f"loss; {first} where the training is too short to measure",
+                f"{' or '.join(values)}: whichever is fastest in a few updates on the preprocessed "
+                f"text without raising the loss; {first} if the training is too short to measure",
             )
         else:
             yield f"training.{key}", first

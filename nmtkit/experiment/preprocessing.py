@@ -1,8 +1,8 @@
 """Preprocessing: checks the text of a recipe, learns the tokenizers, and stores the encoded text.
 
-Train is read twice: `Preprocessing.look` checks it and samples it for the tokenizers, and `Preprocessing.store` encodes
-it, which needs the tokenizers. The other splits are read once more in between: see `store`. Text is not kept in memory
-from one reading to the next, since it may be larger than that.
+Train is read twice: `Preprocessing.look` checks it and takes a sample for the tokenizers, and
+`Preprocessing.store` encodes it with them. The other splits are read once more in between, see
+`store`. Text does not stay in memory between readings, because it may not fit.
 """
 
 import shutil
@@ -41,7 +41,7 @@ from nmtkit.runs.run import Run
 
 
 class Preprocessing:
-    """A text of a run, of those in `Recipe.texts`, on its way into the arrays of its folder."""
+    """Turns one of the texts in `Recipe.texts` into the arrays of the run's folder."""
 
     def __init__(self, run: Run, notify: Notify, name: str) -> None:
         self._folder, self.data = run.folder, run.folder.data / name
@@ -81,7 +81,7 @@ class Preprocessing:
             self.begin(self.progress.tokenizer)
 
     def is_done(self) -> bool:
-        """Whether the arrays exist, and nothing has changed since."""
+        """Returns whether the arrays exist and are up to date."""
         return (
             self._folder.vocabulary.is_dir()
             and self.progress is None
@@ -91,53 +91,58 @@ class Preprocessing:
         )
 
     def warning_of_unknown(self, report: DataReport, learned_before: bool) -> str:
-        """A warning if the vocabulary lacks much of the text; empty if it does not, or if the model copies words."""
+        """Returns a warning if much of the text is not in the vocabulary and the model cannot copy."""
         sides = report.mostly_unknown()
         if not sides or self.recipe.copies:
             return ""
         owner = ""
-        remedy = "Raise tokenizer.vocab_size, or take subwords (tokenizer.kind: bpe)"
+        remedy = "Raise tokenizer.vocab_size, or use subwords (tokenizer.kind: bpe)"
         if self.origin is not None:
             owner = f" of {self.origin.run}"
             remedy = (
-                "Train a model with a vocabulary of this text (without init_from), or fine-tune another one that knows "
-                "its letters and words, such as a public multilingual model (nmtkit guide public-models)"
+                "Train a model with a vocabulary from this text (without init_from), or fine-tune "
+                "one whose vocabulary covers it, such as a public multilingual model (nmtkit "
+                "guide public-models)"
             )
         elif learned_before:
             owner = " of this run"
-            remedy = "Train anew, so that a vocabulary is learned from this text"
+            remedy = "Restart the training to learn a vocabulary from this text"
         return (
-            f"warning: unknown to the vocabulary{owner}: {sides}. The model reads and learns {SPECIALS[UNK]} in their "
-            f"place, so a low perplexity says nothing. {remedy}"
+            f"warning: not in the vocabulary{owner}: {sides}. The model reads and learns "
+            f"{SPECIALS[UNK]} instead, so a low perplexity is meaningless. {remedy}"
         )
 
     def require_same_text(self) -> None:
-        """Refuses text to train or validate on that has changed since the run was begun."""
+        """Rejects training or validation text that has changed since the run started."""
         before = read_checksums(self._written)
         what = (
-            f"not the text that {self._folder.path} was begun with; bring that text back, or go on"
+            f"not the text with which {self._folder.path} was started; restore that text, or "
+            "continue"
         )
         if not before:  # as after a kill
-            what = f"without {self._written} nobody knows if this is the text of the run; leave --resume out, or go on"
+            what = (
+                f"without {self._written} it is unknown whether this is the text of the run; omit "
+                "--resume, or continue"
+            )
         for split in sorted(self.splits.keys() - {"test"}):
             for path, checksum in FileChecksums().of(self.splits[split].paths()).items():
                 if before.get(split, {}).get(path) != checksum:
                     raise DataError(
-                        f"{path}: {what} with the new one by --resume --allow-new-data: with the tokenizer of the old "
-                        "text, from the beginning of an epoch"
+                        f"{path}: {what} with the new text by --resume --allow-new-data, which "
+                        "keeps the tokenizer and starts at the beginning of an epoch"
                     )
 
     def begin(self, facts: Mapping[str, str | int]) -> None:
-        """Begins with a tokenizer, of which the report has these facts."""
+        """Starts with a tokenizer, whose facts go into the report."""
         self.data.mkdir(parents=True, exist_ok=True)
         self.progress = PreprocessingProgress(self._place, self._mark, facts)
         self.progress.save()
 
     def look(self, learns: bool) -> Generator[Diagnosis, None, TokenizerSample]:
-        """Checks the text and takes the tokenizer's sample in one reading; DataError if train cannot be read."""
+        """Checks the text and samples it for the tokenizer in one pass; DataError if train is unreadable."""
         self.notify(
-            f"looking for faults in the text, and for other languages in its first {QUICK_LANGUAGE_PAIRS:,} lines; "
-            "nmtkit check looks at all of it"
+            f"checking the text, and the language of its first {QUICK_LANGUAGE_PAIRS:,} lines; "
+            "`nmtkit check` checks all of it"
         )
         train = self.splits["train"]
         sample = TokenizerSample(TRAIN_LINES, train.weights, self._task.columns)
@@ -154,7 +159,7 @@ class Preprocessing:
         return sample
 
     def store(self, tokenizers: Tokenizers, processes: int | None) -> DataReport:
-        """Checks, encodes and stores all splits; writes and gives the report."""
+        """Checks, encodes and stores all splits; writes and returns the report."""
         recipe, data, sums = self.recipe, self.data, FileChecksums()
         self._report.tokenizer = dict(self.progress.tokenizer) if self.progress else {}
         checker = PairChecker(
@@ -177,7 +182,7 @@ class Preprocessing:
             keep_text = name != "train" or tokenizers.sampling
             encode_split(
                 data,
-                read_blocks(name, files, watch=sums),
+                read_blocks(name, files, observer_for=sums),
                 PairEncoder(
                     name, tokenizers, recipe.storage_config, keep_text, recipe.copies, labels
                 ),
@@ -188,8 +193,8 @@ class Preprocessing:
                 notify=self.notify,
             )
             self._report.files[name] = sums.of(files.paths())
-        if checker.estimates:
-            self.notify(checker.estimates)
+        if checker.estimate_note:
+            self.notify(checker.estimate_note)
         write_json(self._written, asdict(self._report))
         self._place.unlink(missing_ok=True)
         return self._report
@@ -202,22 +207,23 @@ def preprocess(
     processes: int | None = None,
     allow_new_data: bool = False,
 ) -> Iterator[Diagnosis | DataReport]:
-    """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
+    """Checks the text, learns the tokenizers and writes the arrays, unless they are up to date.
 
-    Preprocessing that was stopped goes on after its last complete shard. Yields the result of the data check, without
-    duplicates and overlap, and then, for each text, counts and faults of the new arrays.
+    Interrupted preprocessing resumes after its last complete shard. Yields the result of the data
+    check (without duplicates and overlap), and then, for each text, counts and faults of the new
+    arrays.
 
     Args:
-        run: whose recipe names the text.
+        run: the run whose recipe names the text.
         notify: receives messages.
-        learned_before: keep existing tokenizers, for a model that was trained with them.
-        processes: that tokenize a large corpus; None: one per core.
-        allow_new_data: with `learned_before`, accept other text than before.
+        learned_before: keep existing tokenizers, because a model was trained with them.
+        processes: number of processes that tokenize a large corpus; None: one per core.
+        allow_new_data: with `learned_before`, accept changed text.
     """
     texts = [Preprocessing(run, notify, name) for name in run.recipe.texts()]
     waiting = [text for text in texts if not text.is_done()]
     if not waiting:
-        notify(f"{run.folder.data}: preprocessed before, and nothing has changed since")
+        notify(f"{run.folder.data}: already preprocessed and up to date")
         return
     if learned_before and not allow_new_data:
         for text in waiting:
@@ -236,9 +242,9 @@ def preprocess(
 def _prepare_tokenizers(
     run: Run, texts: Sequence[Preprocessing], learned_before: bool
 ) -> Generator[Diagnosis, None, Tokenizers]:
-    """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; texts are checked first.
+    """Checks the texts; returns the tokenizers of interrupted preprocessing, if any, or new ones.
 
-    With `learned_before` existing tokenizers stay, for the texts that have changed.
+    With `learned_before` existing tokenizers are kept for changed texts.
     """
     first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
     stopped = {text: text.progress for text in texts if not text.is_done()}
@@ -250,7 +256,8 @@ def _prepare_tokenizers(
                 else ""
             )
             first.notify(
-                f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned"
+                f"{text.data}: resuming interrupted preprocessing{after} with the tokenizer it "
+                "learned"
             )
         return run.load_tokenizers()
     samples = []

@@ -1,4 +1,4 @@
-"""A page about a training: curves, samples over time, data, machine, and what it cost."""
+"""Writes a page about a training: curves, samples over time, data, machine and cost."""
 
 import math
 from collections import Counter
@@ -23,25 +23,27 @@ PUBLISHED = {
     "wmt14-en-de-transformer-big": 2.3e19,
     "wmt14-en-de-gnmt": 2.3e19,
 }
-"""By recipe, what Vaswani et al. 2017, table 2, print as the cost of its training."""
+"""Training cost by recipe as printed in Vaswani et al. 2017, table 2."""
 _POINTS = 400
-"""Most points of a curve."""
+"""Maximum number of points of a curve."""
 _HOVERED = 100
-"""Most points of a curve that show their numbers under the pointer."""
+"""Maximum number of points of a curve with tooltips."""
 _SHOWN = 8
-"""Most validations whose samples are shown."""
+"""Maximum number of validations with samples."""
 
 
 def save_report(run: Run, path: Path, count: bool = True) -> None:
-    """Writes the page as one .html file; without `count` the operations, which a small update shows, are left out."""
+    """Writes the page as one .html file; `count` also counts operations in a small update."""
     require_html(path)
     try:
         write_picture(render("plots/templates/report.html", _facts(run, count)).encode(), path)
     except NmtkitError:
         raise
     except Exception as fault:  # whatever files hold that were changed by hand
-        what = f"its logs are damaged, or a part of your own fails on one example ({fault!r})"
-        raise DataError(f"{run.folder.path}: {what}; take a copy of the run") from fault
+        what = (
+            f"its logs are damaged, or one of your own components fails on an example ({fault!r})"
+        )
+        raise DataError(f"{run.folder.path}: {what}; use a copy of the run") from fault
 
 
 def _facts(run: Run, count: bool) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
     )
     charts = [
         _chart(
-            "loss (nats a token)",
+            "loss (nats per token)",
             from_zero=False,
             training=curves.loss,
             validation=curves.valid_loss,
@@ -80,16 +82,19 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
         "stages": curves.stages,
         "samples": [samples[number] for number in sorted(shown)],
         "tokens": tokens.total(),
-        "operations": _operations(run, tokens) if count else "not counted for so short a training",
+        "operations": _operations(run, tokens)
+        if count
+        else "not counted for such a short training",
         "published": PUBLISHED.get(run.recipe.name),
         "counted": WHAT_COUNTS,
     }
 
 
 def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any]:
-    """Curves with round ticks on both axes; curves with more points than can be seen are thinned.
+    """Returns curves with round ticks on both axes, thinned to a visible number of points.
 
-    The axis of values begins at zero, or lower for negative values; without `from_zero` near the lowest value.
+    The value axis begins at zero, or lower for negative values; without `from_zero` near the lowest
+    value.
     """
     thinned = {}
     for name, points in lines.items():
@@ -111,7 +116,7 @@ def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any
 
 
 def _operations(run: Run, tokens: Mapping[str, float]) -> str:
-    """By the tokens of each stage, or of "" where training has none."""
+    """Returns the cost by the tokens of each stage ("" without stages)."""
     begun = [
         (number, tokens[stage.name])
         for number, stage in enumerate(run.stages())

@@ -1,4 +1,4 @@
-"""Training a run, stage by stage; each stage begins with what the one before it has reached."""
+"""Trains a run stage by stage; each stage starts from the best weights of the previous one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -41,25 +41,25 @@ from nmtkit.training.schedules import DecayToZero
 
 @dataclass(frozen=True)
 class StageStarted:
-    """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
+    """A stage of the recipe starts or resumes; the following events belong to it."""
 
     name: str
     updates_before: int
     seconds_before: float
     training: TrainingConfig
-    """Its settings; their limits count from its beginning."""
+    """Its settings; limits count from the start of the stage."""
 
 
 @dataclass(frozen=True)
 class _EarlierStages:
-    """Updates and seconds of the stages before the present one."""
+    """Updates and seconds of all previous stages."""
 
     updates: int = 0
     seconds: float = 0.0
     seconds_by_stage: tuple[float, ...] = ()
 
     def plus(self, stage: SavedStage) -> "_EarlierStages":
-        """The totals with a finished stage."""
+        """Returns the totals including a finished stage."""
         facts = stage.checkpoints.read_metadata()
         update, seconds = facts["update"], facts["seconds"]
         return _EarlierStages(
@@ -67,7 +67,7 @@ class _EarlierStages:
         )
 
     def shift(self, event: Event) -> Event:
-        """The event, counted from the beginning of the first stage."""
+        """Returns the event counted from the start of the first stage."""
         if isinstance(event, Saved):
             return replace(event, update=event.update + self.updates)
         return replace(
@@ -82,18 +82,19 @@ def train_stages(
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
 ) -> Iterator[Event | StageStarted]:
-    """Trains a preprocessed run; yields the events of `nmtkit.training.loop.train`, which are logged as well.
+    """Trains a preprocessed run; logs and yields the events of `nmtkit.training.loop.train`.
 
-    Each stage of a recipe begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are counted from
-    the beginning of the first stage. With `resume` training goes on from the last saved state as if it had never
-    stopped. `stop` is asked between updates whether to stop; the state is saved first.
+    Each stage begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are
+    counted from the start of the first stage. With `resume` training continues from the last saved
+    state as if it had never stopped. `stop` is called between updates; if it returns true, the
+    state is saved and training stops.
     """
     return _StagedTraining(run, device, notify, resume, stop).events()
 
 
 @dataclass(eq=False)
 class _StagedTraining:
-    """One training through its stages, with the arguments of `train_stages`; without stages it is one of no name."""
+    """One training with all its stages and the arguments of `train_stages`; without stages, one unnamed stage."""
 
     run: Run
     device: torch.device
@@ -161,7 +162,7 @@ class _StagedTraining:
         if average.exists():
             average.unlink()
             self.notify(
-                f"{average}: removed, since training resumes; average again when it is over"
+                f"{average}: removed, because training resumes; average again after training"
             )
 
     def _train_stage(
@@ -184,7 +185,7 @@ class _StagedTraining:
         if trained < every:
             self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
         if recipe.training.shard and processes.size() == 1:
-            self.notify("training.shard changes nothing: one process alone has all weights")
+            self.notify("training.shard has no effect with a single process")
         self._validation = Validation(stage.data, recipe, self.tokenizers)
         return train(
             model=model,
@@ -205,23 +206,23 @@ class _StagedTraining:
     def _initialize(
         self, model: Model, stages: list[SavedStage], number: int, going_on: bool
     ) -> dict[str, torch.Tensor] | None:
-        """Gives the model its first weights; returns the state that the optimizer begins with, if there is any."""
+        """Initialises the model's weights; returns the initial state of the optimizer, if any."""
         stage, recipe = stages[number], stages[number].recipe
         optimizer_state, vectors = None, recipe.pretrained_embeddings
         if recipe.training.max_minutes == 0:
             self.notify(
-                f"stage {stage.name}: the stages before have used up training.max_minutes; it makes no update, and is "
+                f"stage {stage.name}: earlier stages have used up training.max_minutes, so it is "
                 "only validated"
             )
         if going_on:
             self._tell_processes(stage)
             if stage.name:
-                self.notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
+                self.notify(f"stage {stage.name} resumes ({number + 1} of {len(stages)})")
         elif number:
             optimizer_state = _load_previous_stage(model, stages, number, self.notify)
         else:
             if stage.name:
-                self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
+                self.notify(f"stage {stage.name} starts (1 of {len(stages)})")
             load_origin_weights(model, self.tokenizers, self.run.folder, self.notify)
             if vectors is not None:
                 _load_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
@@ -230,7 +231,7 @@ class _StagedTraining:
         return optimizer_state
 
     def _tell_processes(self, stage: SavedStage) -> None:
-        """Says what an update is where there are other processes than at first."""
+        """Reports the composition of an update if the number of processes has changed."""
         before, now = saved_world_size(stage.checkpoints), processes.size()
         if before != now:
             batches = before * stage.recipe.training.accumulate
@@ -240,13 +241,15 @@ class _StagedTraining:
                 else f"{batches // now} or {batches // now + 1}"
             )
             idle = (
-                f"; {now - batches} of them have nothing to do, so take {batches}"
+                f"; {now - batches} of them would be idle, so use {batches}"
                 if batches < now
                 else ""
             )
-            begun = f"begun with {before} process{'es' if before > 1 else ''}, goes on with {now}"
+            begun = (
+                f"started with {before} process{'es' if before > 1 else ''}, resuming with {now}"
+            )
             self.notify(
-                f"{begun}: an update keeps its {batches} batches, {share} for each process{idle}"
+                f"{begun}: an update still has {batches} batches, {share} per process{idle}"
             )
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
@@ -265,13 +268,14 @@ class _StagedTraining:
             != stream.identity
         ):
             self.notify(
-                "the text or its tokenization has changed since the last state was saved, so the epoch begins again"
+                "the text or its tokenization has changed since the last save, so the epoch "
+                "restarts"
             )
         return stream
 
 
 def prepare_device(device: torch.device, recipe: Recipe) -> None:
-    """Sets the process up as the recipe, or that of a stage, says."""
+    """Sets the process up for a recipe or a stage's recipe."""
     config = recipe.training
     threads = devices.cpu_threads() if config.threads == "auto" else config.threads
     devices.prepare(device, config.matmul_precision, threads)
@@ -312,33 +316,36 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
 
 
 def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
-    """How many examples of each side are longer than the recipe's limits."""
+    """Reports how many examples of each side exceed the recipe's limits."""
     limits = dict(zip(("src", "tgt"), recipe.data.truncation or (), strict=False))
     for column in TASKS.get(recipe.task).columns:
         limit = limits.get(column.name)
         if limit and (longer := store.count_longer(column.name, limit)):
             of = f"{longer:,} of {len(store):,} {column.plural or column.name}"
-            yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
+            yield f"{store.name}: {of} are longer than {limit} tokens and are truncated to {limit}"
 
 
 def _load_previous_stage(
     model: Model, stages: list[SavedStage], number: int, notify: Notify
 ) -> dict[str, torch.Tensor] | None:
-    """Gives the model the best weights of the stage before; returns the optimizer's state, if it is the same one."""
+    """Loads the previous stage's best weights; returns the optimizer's state if it is the same one."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
     new, gone = assign_matching_weights(
         model, read_weights(path, before.checkpoints.vocabulary), path
     )
     kind, other = (one.recipe.training.optimizer for one in (before, stage))
-    message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
+    message = (
+        f"stage {stage.name} starts ({number + 1} of {len(stages)}) from the best checkpoint of "
+        "stage "
+    )
     message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
-    message += f"; new weights, as a new model begins: {', '.join(new)}" if new else ""
-    message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
+    message += f"; newly initialised weights: {', '.join(new)}" if new else ""
+    message += f"; unused weights: {', '.join(gone)}" if gone else ""
     kept = (
         f"{kind} keeps its state"
         if kind == other
-        else f"{other} starts without a state, after {kind}"
+        else f"{other} starts without a state after {kind}"
     )
     notify(f"{message}; {kept}")
     if kind != other:
@@ -368,14 +375,15 @@ def _load_embeddings(
         ]
         matched, count = len(pretrained.ids), len(vocabulary)
         notify(
-            f"{path}: {pretrained.in_file:,} vectors; {matched:,} of the {count:,} tokens ({matched / count:.1%}) "
-            f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
+            f"{path}: {pretrained.n_file_vectors:,} vectors; {matched:,} of the {count:,} tokens "
+            f"({matched / count:.1%}) are initialised with one in {' and '.join(places)}, scaled "
+            f"by {factor:.3g}; the others are random"
             + ("; none of them will be trained" if config.freeze else "")
         )
 
 
 def more_time_advice(run: Run, stopped: Stopped) -> str | None:
-    """How to train longer, where a limit ended a training that may have gone on to gain."""
+    """Suggests training longer if a limit ended a training that was still improving."""
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
     scores = [score for _, score in facts["validations"]]
@@ -385,7 +393,7 @@ def more_time_advice(run: Run, stopped: Stopped) -> str | None:
         or scores[-1] <= max(scores[:-1])
     ):
         return None
-    key, how = f"training.{stopped.reason}", "go on with --resume and a larger"
+    key, how = f"training.{stopped.reason}", "continue with --resume and a larger"
     schedule = config.schedule
     if (
         isinstance(schedule, DecayToZero)
@@ -394,7 +402,7 @@ def more_time_advice(run: Run, stopped: Stopped) -> str | None:
     ):
         key, how = (
             "training.schedule.updates",
-            "its learning rate has come down to zero, so train anew with a larger",
+            "its learning rate has reached zero, so restart with a larger",
         )
     own = any(key in dict(one.changed_keys()) for one in run.recipe.stages[-1:])
     how += f" stages.{stage.name}.{key}" if own else f" {key}"

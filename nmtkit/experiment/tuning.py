@@ -1,11 +1,12 @@
-"""Precision and threads that train a model fastest on this machine, measured in a few seconds by real updates.
+"""Finds the precision and threads that train a model fastest by measuring a few seconds of updates.
 
-A fresh model makes updates with the first batches of the data in every configuration that the recipe leaves open, in
-turns, so that noise of the machine falls on all of them. Every update is small enough for three rounds in
-`MAX_SECONDS`. A configuration that is clearly slower than the fastest makes no more updates; the median of the others
-counts. The result is cached: equal trainings on one machine use equal settings.
+A new model runs updates on the first batches in every configuration that the recipe allows, in
+turn, so that machine noise affects all of them. Updates are small enough for three rounds in
+`MAX_SECONDS`. Configurations that are clearly slower than the fastest drop out; the median decides
+between the others. The result is cached, so equal trainings on one machine use equal settings.
 
-A training of less than `MIN_MINUTES` or `MIN_TOKENS` is not measured and takes the first configuration, which is exact.
+A training of less than `MIN_MINUTES` or `MIN_TOKENS` uses the first configuration, which is exact,
+without measuring.
 """
 
 import math
@@ -44,32 +45,32 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 MAX_SECONDS = 5.0
-"""Seconds that measuring may take; the first update, with an eighth of a batch, is always made."""
+"""Time limit of the measurement in seconds; the first update, with an eighth of a batch, always runs."""
 MIN_MINUTES = 2.0
 """A training with fewer `max_minutes` is not measured ..."""
 MIN_TOKENS = 500_000
 """... and neither is one whose updates have fewer target tokens in all."""
 ROUNDS = 5
-"""Updates of each configuration at most."""
+"""Maximum number of updates per configuration."""
 WANTED_ROUNDS = 3
-"""Updates are made small enough for so many rounds."""
+"""Number of rounds that must fit into the time limit."""
 SMALLEST_PIECE = 8
-"""Of a batch at least one sentence of so many is taken."""
+"""Updates use at least one sentence out of this many of a batch."""
 CLEARLY_SLOWER = 1.3
-"""A configuration that takes so many times as long as the fastest makes no more updates."""
+"""A configuration slower than the fastest by this factor drops out."""
 GIVE_UP = 4.0
-"""An update is given up in its middle once it has taken so many times as long as the fastest ..."""
+"""An update is aborted when it takes this many times as long as the fastest ..."""
 GIVE_UP_SECONDS = 0.5
-"""... but not before so many seconds: the first update of a configuration also prepares its kernels."""
+"""... but not before this many seconds, because a first update also prepares its kernels."""
 TIE = 1.03
-"""Configurations that differ by no more than this factor are equal: the first is taken."""
+"""Configurations within this factor count as equally fast; the first one wins."""
 SAME_LOSS = 1.005
-"""A less exact configuration is taken only if the loss of a batch is not higher by more than this factor."""
+"""A less exact configuration is accepted only if the loss of a batch rises by at most this factor."""
 
 
 @dataclass(frozen=True)
 class TrainingSpeedConfig:
-    """Settings that change the speed of an update; the fields are keys of the recipe's group `training`."""
+    """Settings that affect the speed of an update; the fields are keys of the recipe's group `training`."""
 
     precision: Literal["fp32", "bf16"]
     matmul_precision: devices.MatmulPrecision
@@ -83,9 +84,9 @@ class TrainingSpeedConfig:
 def candidate_training_configs(
     config: TrainingConfig, device: torch.device, bf16_allowed: bool
 ) -> list[TrainingSpeedConfig]:
-    """Returns what the settings leave open; the preferred ones come first: exact, with all threads.
+    """Returns the allowed configurations, preferred ones (exact, all threads) first.
 
-    Less exact products of float32 use bfloat16 on a CPU where its library can, and tf32 on a GPU.
+    Less exact float32 matrix products use bfloat16 on CPUs that support it, and tf32 on GPUs.
     """
     threads = [devices.cpu_threads() if config.threads == "auto" else config.threads]
     if config.threads == "auto" and device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
@@ -111,11 +112,12 @@ def candidate_training_configs(
 def tune_training(
     workload: TrainingWorkload, again: bool = False, need_speed: bool = False
 ) -> TuningResult[TrainingSpeedConfig]:
-    """Returns the fastest way to train, from the cache or else measured now; see the head of this file.
+    """Returns the fastest configuration, cached or newly measured; see the module docstring.
 
-    Random states are restored. All processes take part, and the first one's clock counts. The process is left prepared
-    for one of the configurations: call `device.prepare` again. `again` measures in spite of the cache and of a short
-    training. With `need_speed` a short training has the speed of the first configuration.
+    Random states are restored. All processes take part, and process 0's clock counts. Afterwards
+    call `device.prepare` again, because the process is left in one of the configurations. `again`
+    measures despite the cache or a short training. With `need_speed` a short training gets the
+    speed of the first configuration.
     """
     with randomness.fork_rng(workload.device):
         model = workload.build()
@@ -145,7 +147,7 @@ def tune_training(
 
 
 def is_too_short(workload: TrainingWorkload) -> bool:
-    """Returns whether a training ends too early for measuring; depends on its recipe and text alone."""
+    """Returns whether a training is too short to measure, judging only by its recipe and text."""
     config = workload.config
     if config.max_minutes and config.max_minutes < MIN_MINUTES:
         return True
@@ -160,9 +162,9 @@ def is_too_short(workload: TrainingWorkload) -> bool:
 
 
 def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> float | None:
-    """Returns the padded tokens of the longer side that are trained in a minute, measured with random words.
+    """Returns the training speed in padded tokens (longer side) per minute, measured on random words.
 
-    None if memory is too small.
+    Returns None if memory is insufficient.
     """
     result = tune_training(synthetic_workload(recipe, lengths, device), need_speed=True)
     if not result.speed:
@@ -177,9 +179,9 @@ class TimeLimitError(Exception):
 
 @contextmanager
 def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
-    """Raises TimeLimitError where a model computes for longer, even in the middle of an update.
+    """Raises TimeLimitError when a model exceeds the limit, even in the middle of an update.
 
-    Every layer looks at the clock before it computes, and every parameter when its gradient is there.
+    The clock is checked before each layer computes and when each gradient is ready.
     """
     end = time.monotonic() + seconds
 
@@ -199,18 +201,18 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
 
 
 class SafeGradients(UpdateGradients):
-    """Gives up an update that needs more memory or time than there is; a training could go on afterwards.
+    """Aborts an update that exceeds memory or time, such that training could continue.
 
-    A process whose pass through the model does not fit still adds up gradients with the others.
+    A process whose pass does not fit still takes part in the reduction of gradients.
     """
 
     failed = False
-    """Whether an update has been given up since this was last set."""
+    """Whether an update was aborted since this was last reset."""
 
     def backward(
         self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None
     ) -> Tensor:
-        """Gradients that are not finite where the pass does not fit."""
+        """Returns non-finite gradients if the pass does not fit."""
         try:
             return super().backward(update, batch, reducer)
         except (torch.OutOfMemoryError, TimeLimitError):
@@ -221,7 +223,7 @@ class SafeGradients(UpdateGradients):
 
 
 class _Trials:
-    """Updates of a fresh model in several configurations, and their seconds by the clock of the first process."""
+    """Runs updates of a new model in several configurations and times them on process 0's clock."""
 
     def __init__(self, model: Model, workload: TrainingWorkload) -> None:
         self.model, self.device = model, workload.device
@@ -236,12 +238,12 @@ class _Trials:
         self.gradients = SafeGradients(model, self.trainer.objectives, parameters, self.device)
         self.trainer.gradients = self.gradients
         self.spent = 0.0
-        """Seconds of all updates; those that were given up count with their limit, as clocks of processes differ."""
+        """Seconds of all updates; aborted ones count with their limit, because processes' clocks differ."""
 
     def measure(
         self, candidates: Sequence[TrainingSpeedConfig]
     ) -> TuningResult[TrainingSpeedConfig]:
-        """Returns the fastest configuration and the speeds; no speeds if memory is too small for all of them."""
+        """Returns the fastest configuration and the speeds; no speeds if memory is insufficient for all."""
         self.stream.every = SMALLEST_PIECE
         pieces = self._round(candidates, 0)  # also prepares kernels and memory
         if pieces and self.spent + sum(pieces.values()) <= MAX_SECONDS:
@@ -277,7 +279,7 @@ class _Trials:
     def _round(
         self, configs: Sequence[TrainingSpeedConfig], number: int
     ) -> dict[TrainingSpeedConfig, float]:
-        """Returns the seconds of an update in each configuration, without those that fail."""
+        """Returns the seconds of an update for each configuration that succeeds."""
         found: dict[TrainingSpeedConfig, float] = {}
         for config in configs:
             limit = math.inf
@@ -292,7 +294,7 @@ class _Trials:
     def _update_seconds(
         self, config: TrainingSpeedConfig, number: int, limit: float
     ) -> float | None:
-        """Returns the seconds of the update of this number; None if a process runs out of memory or of time."""
+        """Returns the seconds of the update with this number; None if a process runs out of memory or time."""
         devices.prepare(self.device, config.matmul_precision, config.threads)
         self.gradients.in_bf16 = config.precision == "bf16"
         self.gradients.failed = False
@@ -354,7 +356,7 @@ def _still_in_question(
 
 @torch.no_grad()
 def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch.device) -> float:
-    """Returns the loss of a batch in nats per target token."""
+    """Returns a batch's loss in nats per target token."""
     devices.prepare(device, config.matmul_precision, config.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):

@@ -1,4 +1,4 @@
-"""A training as work whose speed and cost are wanted: the model, its first batches, its limits."""
+"""A training as a workload to measure: the model, its first batches and its limits."""
 
 import math
 import sys
@@ -26,29 +26,29 @@ from nmtkit.training.losses.objective import OBJECTIVES
 from nmtkit.training.parallel import processes
 
 AUTO_KEYS = ("precision", "matmul_precision", "threads")
-"""What `auto` leaves open, in the recipe's group `training`."""
+"""The `auto` settings in the recipe's group `training`."""
 _SENTENCE = 25
-"""Words in a sentence, and its end, roughly."""
+"""Approximate words per sentence, including its end."""
 
 
 @dataclass(frozen=True)
 class TrainingWorkload:
-    """A training whose speed is wanted."""
+    """A training to measure."""
 
     build: Callable[[], Model]
-    """Makes the model."""
+    """Creates the model."""
     first_batches: Callable[[int], Sequence[Batch]]
-    """Gives so many of the first batches."""
+    """Returns this many of the first batches."""
     config: TrainingConfig
     device: torch.device
     key: Mapping[str, Any]
     """The key of the cached result; see `training_workload_key`."""
     updates_an_epoch: float
-    """Roughly; infinite if it is not known."""
+    """Approximate; infinite if unknown."""
 
 
 class CyclingStream:
-    """Some batches over and over, or a piece of each."""
+    """Repeats some batches, or a piece of each."""
 
     epoch = 0
 
@@ -56,7 +56,7 @@ class CyclingStream:
         self.batches = batches
         self.next = 0
         self.every = 1
-        """One sentence of so many is taken."""
+        """Uses one sentence out of this many."""
 
     def __next__(self) -> Batch:
         batch = self.batches[self.next % len(self.batches)]
@@ -68,7 +68,7 @@ class CyclingStream:
         )
 
     def state(self) -> dict[str, int]:
-        """Which batch is next."""
+        """Returns the position of the next batch."""
         return {"batch": self.next}
 
     def restore(self, state: Mapping[str, int]) -> None:
@@ -79,7 +79,7 @@ class CyclingStream:
 def training_workload_key(
     recipe: Recipe, sizes: VocabularySizes, device: torch.device
 ) -> dict[str, Any]:
-    """Returns the key of the cached result: all that decides how fast an update is."""
+    """Returns the key of the cached result: everything that determines the speed of an update."""
     deciding = {"accumulate", "optimizer", "ema_decay", "objectives", *OBJECTIVES} - {
         "label_smoothing"
     }
@@ -103,7 +103,7 @@ def training_workload_key(
 
 
 def workload_of_run(run: Run, device: torch.device, number: int = 0) -> TrainingWorkload:
-    """Returns the training of a preprocessed run; where its recipe has stages, the one of this number, from 0."""
+    """Returns the training of a preprocessed run, or the stage with this number (from 0)."""
     stage, tokenizers = run.stages()[number], run.load_tokenizers()
     first, store = stage.recipe, Store.open(stage.data, "train")
 
@@ -129,9 +129,10 @@ def workload_of_run(run: Run, device: torch.device, number: int = 0) -> Training
 def synthetic_workload(
     recipe: Recipe, lengths: tuple[int, int], device: torch.device
 ) -> TrainingWorkload:
-    """Returns the training of a recipe without its text: a model with the largest vocabulary learns random words.
+    """Returns the training of a recipe without text: random words and the largest vocabulary.
 
-    `lengths` are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
+    `lengths` are typical source and target lengths in tokens. Of a recipe's stages, the first one
+    counts.
     """
     first = first_stage(recipe)
     sizes, (src, tgt) = first.max_vocabulary_sizes, truncated_lengths(first, lengths)
@@ -172,7 +173,7 @@ def first_stage(recipe: Recipe) -> Recipe:
 
 
 def truncated_lengths(stage: Recipe, lengths: tuple[int, int]) -> tuple[int, int]:
-    """Returns the lengths of a source and a target, at most those that the recipe truncates to."""
+    """Returns source and target lengths, limited to the recipe's truncation."""
     src, tgt = stage.data.truncation or lengths
     return min(src, lengths[0]), min(tgt, lengths[1])
 
@@ -180,7 +181,7 @@ def truncated_lengths(stage: Recipe, lengths: tuple[int, int]) -> tuple[int, int
 def planned_seconds(
     config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float
 ) -> float:
-    """Returns how long the training would take at this speed; infinite if only `patience` ends it."""
+    """Returns the training time at this speed; infinite if only `patience` limits it."""
     an_epoch = updates_an_epoch * seconds_an_update
     limits = [
         (config.max_minutes, 60.0),

@@ -326,7 +326,7 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
     for override, fault in (
         (
             "tokenizer.columns={src: {kind: word}}",
-            r"`tokenizer.columns.src`: the task picturing has no such text, only tgt",
+            r"`tokenizer.columns.src`: the task picturing contains no such text, only tgt",
         ),
         (
             "data.valid.features=[]",

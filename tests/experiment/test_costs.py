@@ -69,7 +69,7 @@ def test_epochs_are_not_told_of_a_text_that_is_missing(monkeypatch: pytest.Monke
     epochs = replace(
         workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3})
     )
-    assert "max_epochs ends it" in dict(costs.planned(epochs, speed))["until"]
+    assert "limited by max_epochs" in dict(costs.planned(epochs, speed))["until"]
 
 
 def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:

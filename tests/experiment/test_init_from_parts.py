@@ -193,7 +193,7 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     shutil.rmtree(folder / "own", ignore_errors=True)
     whole, notes = trained(folder, "own", *changes)
     assert any(
-        "taken: src_embedding.context.words" in note and "left at random" in note for note in notes
+        "taken: src_embedding.context.words" in note and "still random" in note for note in notes
     )
     now = read_weights(whole.weights("last"))
     assert {name for name in elmo if "context" in name} == {
@@ -259,7 +259,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{encoder: best}",
             "tokenizer={kind: char}",
-            "best: not the folder of a run: there is no such folder",
+            "best: not a run folder: there is no such folder",
         ),
         (
             "{src_embedding: elmo}",

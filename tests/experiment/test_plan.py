@@ -75,7 +75,7 @@ def test_a_plan_makes_every_check(small_corpus: Path, tmp_path: Path) -> None:
     for recipe, error, message in cases:
         with pytest.raises(error, match=message):
             plan(recipe, CPU)
-    assert ("data.train", "gone.src (not here)") in plan(missing, CPU, need_files=False).rows
+    assert ("data.train", "gone.src (missing)") in plan(missing, CPU, need_files=False).rows
 
 
 def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
@@ -94,7 +94,7 @@ def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
     with pytest.raises(NmtkitError, match="does not hold the lock"):
         list(execute(plan(recipe, CPU), Run.open(path)))
     longer = config.load(small_corpus / "tiny.yaml", [*FEW, *EXACT, "training.max_updates=3"])
-    with pytest.raises(RecipeError, match="begun with another recipe"):
+    with pytest.raises(RecipeError, match="started with another recipe"):
         begin(
             config.load(small_corpus / "tiny.yaml", [*FEW, "model.hidden_size=50"]),
             CPU,

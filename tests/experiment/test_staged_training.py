@@ -176,7 +176,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
         over = sum(length > limit for length in lengths)
         assert (
             note
-            == f"train: {over} of 60 articles are longer than {limit} tokens and are cut to {limit}"
+            == f"train: {over} of 60 articles are longer than {limit} tokens and are truncated to {limit}"
         )
     assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
     start = (
@@ -342,7 +342,11 @@ def test_a_run_without_stages_names_none_and_its_test_says_how_many_articles_wer
     over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))
     assert over > 0
     assert result is not None
-    assert json.loads((tmp_path / "run/test.json").read_text())["sources_cut"] == result.cut == over
+    assert (
+        json.loads((tmp_path / "run/test.json").read_text())["sources_cut"]
+        == result.n_truncated
+        == over
+    )
 
 
 class Minutes:

@@ -91,7 +91,7 @@ def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Pat
     assert "▁mono" in tokens.tokens_of(mono.ids("tgt", 0))
     notes: list[str] = []
     assert not [*preprocess(run, notes.append)]
-    assert notes == [f"{run.folder.data}: preprocessed before, and nothing has changed since"]
+    assert notes == [f"{run.folder.data}: already preprocessed and up to date"]
 
 
 def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Path) -> None:

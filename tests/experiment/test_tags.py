@@ -21,7 +21,7 @@ from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import Validation, evaluate_test_set
 from nmtkit.experiment.stages import train_stages
-from nmtkit.inference.answering import label_log_probs, read_examples
+from nmtkit.inference.answering import label_log_probs, model_inputs
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.requests import Request
 from nmtkit.inference.translator import Translator
@@ -187,7 +187,7 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert german.encode_sources(lines)[0].ids[0] == 4
     assert german.encode_sources(lines)[1].is_empty
     (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
-    assert read_examples(TRANSLATION, [example]) == [Request(example.src, tags="<2fr>")]
+    assert model_inputs(TRANSLATION, [example]) == [Request(example.src, tags="<2fr>")]
     with pytest.raises(
         RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"
     ):

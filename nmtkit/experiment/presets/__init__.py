@@ -1,1 +1,1 @@
-"""A recipe proposed from a text, from minutes, or from a run to fine-tune."""
+"""Proposes recipes for a text, a time limit, or a run to fine-tune."""

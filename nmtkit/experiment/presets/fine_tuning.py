@@ -1,10 +1,11 @@
-"""A recipe that fine-tunes a run on text of one's own: safe settings, each with its reason; and what it has taught.
+"""Proposes a recipe that fine-tunes a run on new text, and measures forgetting.
 
-Published. Luong and Manning 2015, "Stanford Neural Machine Translation Systems for Spoken Language Domains": training
-goes on with the new text. Chu et al. 2017, "An Empirical Comparison of Domain Adaptation Methods for Neural Machine
-Translation": general text mixed in, as many pairs of it as of the new one, keeps what was known. Miceli Barone et al.
-2017, "Regularization techniques for fine-tuning in Neural Machine Translation": dropout and early stopping prevent
-overfitting to little text. How small the rate is and how often the text is read are rules of this file.
+Published methods: Luong and Manning 2015, "Stanford Neural Machine Translation Systems for Spoken
+Language Domains": training continues on the new text. Chu et al. 2017, "An Empirical Comparison of
+Domain Adaptation Methods for Neural Machine Translation": mixing in equally many general pairs
+prevents forgetting. Miceli Barone et al. 2017, "Regularization techniques for fine-tuning in Neural
+Machine Translation": dropout and early stopping prevent overfitting to little text. The learning
+rate and the number of passes are this file's own rules.
 """
 
 import math
@@ -32,7 +33,7 @@ from nmtkit.data.tokenizers.languages import (
 )
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe
-from nmtkit.inference.answering import judge
+from nmtkit.inference.answering import answer_and_score
 from nmtkit.inference.loading.opening import open_system
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.translator import Translator
@@ -44,16 +45,16 @@ from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Noam
 
 _RATE = 5
-"""The rate is so many times smaller than the highest of the training before ..."""
+"""Factor by which the fine-tuning rate is below the original peak rate ..."""
 _HIGHEST = 3e-4
-"""... and no higher than this with Adam, whatever that was."""
+"""... and the maximum rate with Adam."""
 _PASSES, _PASSES_FOR = 20, 60_000
-"""So many passes over a text of so many padded tokens; over more text fewer, with the square root."""
+"""Number of passes over a text of this many padded tokens; it falls with the square root of the text size."""
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
-"""A side with fewer running words gets batches of at most so many tokens."""
+"""A side with fewer running words gets batches of at most this many tokens."""
 _PATIENCE = 5
 _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "clip_norm", "loss_unit")
-"""The settings of training that stay as they were."""
+"""Training settings that are kept from the original run."""
 _NOT_KEPT = (
     "guided_alignment",
     "doubly_stochastic",
@@ -62,11 +63,11 @@ _NOT_KEPT = (
     "span_corruption",
     "denoising",
 )
-"""Losses that need other data, are for a last stage, or are for pretraining."""
+"""Losses that need other data, or belong to a last stage or to pretraining."""
 
 
 class FineTuningRecipe(ProposedRecipe):
-    """A recipe that fine-tunes a run on a text, with so many `general` pairs mixed in."""
+    """Builds a recipe that fine-tunes a run on a text, mixed with this many `general` pairs."""
 
     def __init__(
         self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None
@@ -74,37 +75,39 @@ class FineTuningRecipe(ProposedRecipe):
         super().__init__(size)
         self.source = source
         self.weight = 1.0
-        """How often a pair of general text comes in an epoch, so that such text gives half of the pairs."""
+        """Repetitions of a general pair per epoch that make general text half of all pairs."""
         self._before: Recipe = source.newest_stage().recipe
         self._name = source.folder.path.resolve().name
         self.explain(
             "model, tokenizer, search",
-            f"those of {self._name}",
-            "its weights fit no others; dropout stays as it was",
+            f"as in {self._name}",
+            "its weights do not fit other settings; dropout is unchanged",
         )
         if general:
             self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
             self.explain(
                 "data.train.weights",
                 f"{self.weight:g} for general text",
-                "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
+                "an epoch then has as many general pairs as new pairs, and the model forgets "
+                "less (Chu et al. 2017)",
             )
         else:
             files = "TEXT" if size.one_text else "SRC TGT"
             self.warnings.append(
-                f"without general text the model may forget what it could do before; name some with --general {files}"
+                "without general text the model may forget what it could do before; add some "
+                f"with --general {files}"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
     def _fit(self, times: int, minutes: float | None) -> dict[str, Any]:
-        """The training; an epoch has so many times the tokens of the new text."""
+        """Plans the training; an epoch has this many times the tokens of the new text."""
         words = max(self.size.src.words, self.size.tgt.words)
         padded = padded_tokens(
             self.size.pairs, words, max(self._before.data.truncation or (math.inf,))
         )
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
-        because = f"{self._name} had {known:,}, and little text is learned better in small batches"
+        because = f"{self._name} had {known:,}, and small batches are better for little text"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
         most = self._before.batch.batch_size or self.size.pairs
@@ -115,21 +118,20 @@ class FineTuningRecipe(ProposedRecipe):
         before = self._before.training
         lr = _peak(before) / _RATE
         lr = float(f"{min(lr, _HIGHEST) if before.optimizer.startswith('adam') else lr:.2g}")
-        because = f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
-        self.explain("training.lr", f"{lr:g}", because)
-        self.explain(
-            "training.schedule",
-            "linear, to zero",
-            "weights that are good already need no long warm-up",
+        because = (
+            f"large steps cause more forgetting; the peak rate of {self._name} was "
+            f"{_peak(before):.2g}"
         )
-        because = f"the text is then read {updates / a_pass:.3g} times at most"
+        self.explain("training.lr", f"{lr:g}", because)
+        self.explain("training.schedule", "linear, to zero", "trained weights need no long warm-up")
+        because = f"at most {updates / a_pass:.3g} passes over the text"
         self.explain("training.max_updates", f"{updates:,}", because)
         if minutes:
-            because = "you asked for it; the learning rate falls to zero within it"
+            because = "you set it; the learning rate falls to zero in this time"
             self.explain("training.max_minutes", f"{minutes:g}", because)
         because = (
-            f"training ends after {_PATIENCE} validations in a row that did not lower the loss: a model soon overfits "
-            "little text"
+            f"training ends after {_PATIENCE} validations in a row without a lower loss, because a "
+            "model soon overfits little text"
         )
         self.explain("training.patience", f"{_PATIENCE}", because)
         kept = before.model_dump(mode="json", include={*_KEPT, "objectives"})
@@ -150,11 +152,11 @@ class FineTuningRecipe(ProposedRecipe):
     def text(
         self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None
     ) -> str:
-        """The recipe in YAML with its reasons; `data` names the files, `test` those of general text to test with."""
+        """Returns the recipe in YAML with its reasons; `data` names the files, `test` the general test set."""
         size, before = self.size, self._before.model_dump(mode="json")
         head = [
-            f"Fine-tunes {self._name} on {size.amount}. All settings can be changed but those of model and tokenizer; "
-            "`nmtkit recipe explain` says what they mean."
+            f"Fine-tunes {self._name} on {size.amount}. You can change all settings except model "
+            "and tokenizer; `nmtkit recipe explain` describes them."
         ]
         about = {
             "name": name,
@@ -177,10 +179,10 @@ class FineTuningRecipe(ProposedRecipe):
 
 
 def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[str, str]:
-    """Returns `src_lang` and `tgt_lang` of text to fine-tune a run on; empty for a model without languages.
+    """Returns `src_lang` and `tgt_lang` of text for fine-tuning; empty for a model without languages.
 
-    A language that is None is the one that the run was fine-tuned for. Raises a RecipeError if a multilingual model
-    lacks a language, or knows none of that name.
+    None selects the language of the run's own fine-tuning. Raises RecipeError if a multilingual
+    model needs a language or has none of that name.
     """
     config = run.newest_stage().recipe.tokenizer
     name = run.folder.path
@@ -194,13 +196,14 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
         ]
         if given:
             raise RecipeError(
-                f"{' and '.join(given)}: {name} is not a multilingual model; leave them out"
+                f"{' and '.join(given)}: {name} is not a multilingual model; remove these options"
             )
         return {}
     if tags and not chosen:
         if target is None:
             raise RecipeError(
-                f"{name} is multilingual: name the language to write: --to {tags[0]} ({', '.join(tags)})"
+                f"{name} is multilingual; name the target language with --to {tags[0]} "
+                f"({', '.join(tags)})"
             )
         target = find_language(target, tags)
         return {"src_lang": source, "tgt_lang": target} if source else {"tgt_lang": target}
@@ -220,7 +223,7 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
 
 
 def _peak(config: TrainingConfig) -> float:
-    """The highest rate of a training."""
+    """Returns the peak learning rate of a training."""
     schedule = config.schedule
     return (
         config.lr / math.sqrt(schedule.size * schedule.warmup)
@@ -234,28 +237,28 @@ OWN, GENERAL = "own text", "general text"
 
 @dataclass(frozen=True)
 class TestChange:
-    """The score of one test set before and after fine-tuning."""
+    """The score of a test set before and after fine-tuning."""
 
     text: str
     """OWN or GENERAL."""
     metric: str
-    """As tables show it."""
+    """The name in tables."""
     before: float
     after: float
 
     @property
     def of_general_text(self) -> bool:
-        """Whether it is of text like that which the model was trained on before."""
+        """Whether the test set resembles the model's original training text."""
         return self.text == GENERAL
 
 
 def score_before(
     run: Run, device: torch.device, threads: int | None = None, notify: Notify = ignore
 ) -> None:
-    """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
+    """Scores the origin of a training on both test sets, once, and records the scores in the origin.
 
-    Nothing is done for a run that began from none or from one with another task, which cannot be scored on this one's
-    texts, or where that one is not there any more.
+    Does nothing for a run without an origin, for an origin with another task, which cannot be
+    scored on these texts, or if the origin has been deleted.
     """
     origin = read_origin(run.folder)
     if origin is None or origin.before or origin.parts or not Path(origin.weights).is_file():
@@ -278,7 +281,7 @@ def score_before(
 def score_after(
     run: Run, device: torch.device, own: metrics.Score | None, threads: int | None = None
 ) -> list[TestChange]:
-    """Both scores of every test set that was scored before; `own` is that of the run's own test set, if known."""
+    """Returns both scores of every test set scored before; `own` is that of the run's own test set, if known."""
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []
@@ -296,7 +299,7 @@ def score_after(
 
 
 def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
-    """The test sets that have references; one that is both is the new text's."""
+    """Returns the test sets with references; a set used as both counts as the new text's."""
     own, general = recipe.data.splits().get("test"), origin.test
     if own is not None and general is not None and own.texts() == general.texts():
         general = None
@@ -310,16 +313,16 @@ def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
 
 
 def _score(run: Run, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
-    """The first metric of a recipe's test, for answers that are searched for as that recipe says."""
+    """Returns the first test metric of a recipe for answers decoded with its search settings."""
     examples = list(read_pairs(files))
     if not examples:
-        raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+        raise DataError(f"{' '.join(files.paths())}: these files are empty")
     if like.tokenizer.kind == "huggingface":
         chosen = chosen_languages(like.tokenizer)
         options = replace(options, source_language=chosen.get("src"), to=chosen.get("tgt"))
     system = open_system(run, options)
     if isinstance(system, Translator):
         system = replace(system, config=like.search)
-    return judge(
+    return answer_and_score(
         TASKS.get(like.task), system, examples, like.test_metrics[:1], like.evaluation.options
     ).scores[0]

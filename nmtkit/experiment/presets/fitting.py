@@ -1,15 +1,16 @@
-"""Chooses the preset for a corpus, and fits its settings between the points that were measured.
+"""Chooses the preset for a corpus, and interpolates its settings between measured points.
 
-Published. Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation": with little text a smaller
-subword vocabulary, smaller batches, more dropout, label smoothing and tied embeddings help. van Biljon et al. 2020, "On
-Optimal Transformer Depth for Low-Resource Language Translation": there fewer layers are often the better ones. Araabi
-and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translation": settings fitted to the size of the
-corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
+Published results: Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation":
+with little text a smaller subword vocabulary, smaller batches, more dropout, label smoothing and
+tied embeddings help. van Biljon et al. 2020, "On Optimal Transformer Depth for Low-Resource
+Language Translation": fewer layers are often better. Araabi and Monz 2020, "Optimizing Transformer
+for Low-Resource Neural Machine Translation": settings fitted to the corpus size gain up to 7.3
+BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
 
 Measured (recipes/results/settings.md), each on one corpus: `compare-transformer` is `tiny`, and
-`multi30k-en-de-transformer` is `small`, which is too slow if it reads the text only 1.8 times (23 BLEU, `tiny` 31);
+`multi30k-en-de-transformer` is `small`, which is too slow if there is time for only 1.8 passes (23 BLEU, `tiny` 31);
 `demo-news-pointer-generator` and `inshorts-pointer-generator` are the settings for summaries. All values between and
-beyond these points are rules of this file, and guesses; `base` was never trained by us.
+beyond these points follow the rules of this file, which are guesses; we have never trained `base`.
 """
 
 import math
@@ -27,13 +28,13 @@ from nmtkit.experiment.presets.proposal import PLANS, ProposedRecipe, format_min
 from nmtkit.experiment.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 
 FEW_PAIRS = 5_000
-"""Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
+"""Studies of low-resource translation begin here; with fewer pairs expect little."""
 PUBLIC_MODEL_BELOW = 50_000
-"""With fewer pairs a public model that is fine-tuned on them does better than one that is trained from nothing."""
+"""With fewer pairs, fine-tuning a public model beats training from scratch."""
 MANY_PAIRS = 100_000
-"""With at least this many pairs, a GPU gets `base`."""
+"""Minimum number of pairs for `base` on a GPU."""
 FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
-"""The same for the words of running text; guesses."""
+"""The same in words of running text; guesses."""
 
 VOCABULARIES = (
     (200_000, 2_000),
@@ -42,8 +43,10 @@ VOCABULARIES = (
     (20_000_000, 16_000),
     (math.inf, 32_000),
 )
-"""A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000
-words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
+"""A side with fewer running words than the first number gets the second number of subwords.
+Sennrich and Zhang used 2,000 for 100,000 words; 30,000 and more are usual for WMT; we measured
+8,000 with 345,000 words.
+"""
 
 _SPECIALS = 4  # tokens of every vocabulary that are no text
 _COVERAGE = 0.9995  # the share of the characters that get a token where many are rare
@@ -53,17 +56,18 @@ _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, r
 
 
 def padded_tokens(pairs: int, words: int, most: float = math.inf) -> int:
-    """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly.
+    """Estimates the padded tokens of a text (longer side with EOS) from its pairs and words.
 
-    Of a pair at most so many are read.
+    At most `limit` tokens of a pair are read.
     """
     return round(_PADDING * (pairs + min(_TOKENS_PER_WORD * words, pairs * most)))
 
 
 class FittedPreset(ProposedRecipe):
-    """A preset fitted to a text; its first reason is for the preset itself.
+    """A preset fitted to a text; the first reason explains the choice of the preset.
 
-    `limit` is in minutes; `speed` is the padded tokens a minute that this machine trains on, None if not measured.
+    `limit` is in minutes; `speed` is this machine's training speed in padded tokens per minute,
+    None if not measured.
     """
 
     def __init__(
@@ -79,11 +83,11 @@ class FittedPreset(ProposedRecipe):
         self.explain("preset", name, because)
         self.task, self.name, self.speed, self._limit = task, name, speed, limit
         self.extends = f"{TASKS.get(task).presets}{name}"
-        """The recipe of the preset."""
+        """The preset's recipe."""
         self.passes: float | None = None
-        """How often the text is read within the limit; None where the speed was not measured, here and below."""
+        """Passes over the text within the limit; None, here and below, if the speed was not measured."""
         self.total_minutes: float | None = None
-        """For all planned updates, without the limit."""
+        """Minutes for all planned updates, ignoring the limit."""
         # Where the time is given, validations must not use it up: a search costs as much as several updates. But by
         # few sentences the weights that are kept are a matter of chance: by 200 they cost up to 1.4 BLEU.
         self._validated = min(500, max(30, round(40 * limit))) if limit else None
@@ -100,28 +104,29 @@ class FittedPreset(ProposedRecipe):
 
     @property
     def is_useful(self) -> bool:
-        """Whether the limit is enough for a model of this size, as far as anybody knows."""
+        """Whether the limit is sufficient for a model of this size, or unknown."""
         return self.passes is None or self.passes >= self._plan.fewest_useful
 
     def text(self, name: str, data: Mapping[str, Any], description: str = "") -> str:
-        """The recipe in YAML, which extends the preset; `data` has train, valid and test as a recipe names them."""
+        """Returns the recipe in YAML, which extends the preset; `data` has train, valid and test as in a recipe."""
         size, description = self.size, description or f"{self.task}, preset {self.name}"
         head = [
-            f"For {size.amount}: preset {self.name} "
-            f"({PRESETS[self.name]}), because {self.reasons[0].because}. Only settings that differ from it are here; "
-            "`nmtkit recipe show --resolved` prints all. Every one can be changed; `nmtkit recipe explain` describes "
-            "them."
+            f"For {size.amount}: preset {self.name} ({PRESETS[self.name]}), because "
+            f"{self.reasons[0].because}. Only settings that differ from the preset are listed; "
+            "`nmtkit recipe show --resolved` prints all. You can change all of them; `nmtkit "
+            "recipe explain` describes them."
         ]
         if self.minutes is not None:
             head.append(
-                f"Training takes {format_minutes(self.minutes)} on the machine where this was written."
+                f"Training takes {format_minutes(self.minutes)} on the machine that wrote this "
+                "recipe."
             )
         about = {"extends": self.extends, "name": name, "description": description}
         groups = {"data": {}} | self.changes | {"data": {**data, **self.changes.get("data", {})}}
         return self.yaml(head, about, groups)
 
     def _set(self, group: str, **values: Any) -> None:
-        """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
+        """Sets keys of a group, omitting values equal to the preset's; a group of another kind is complete."""
         known = self._preset.get(group, {})
         afresh = values.get("kind", known.get("kind")) != known.get("kind")
         differing = {
@@ -137,7 +142,7 @@ class FittedPreset(ProposedRecipe):
         writes = "tie" in self._preset["model"]
         if self.name == "small" and self._words < 200_000 and writes:
             batch_tokens = 2_048
-            because = "little text is learned better in small batches (Sennrich and Zhang)"
+            because = "small batches are better for little text (Sennrich and Zhang)"
             self.explain("batch.batch_tokens", "2,048", because)
         padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
@@ -145,19 +150,15 @@ class FittedPreset(ProposedRecipe):
             reach = self._limit * self.speed / padded if self.speed else 0.0
             if reach < _FEW_PASSES:
                 batch_tokens = min(batch_tokens, preset_tokens // 2)
-                time = (
-                    f"{reach:.2g} passes over the text"
-                    if self.speed
-                    else "the minutes that are given"
-                )
-                because = f"in {time} many small updates teach more than a few large ones"
+                time = f"{reach:.2g} passes over the text" if self.speed else "the given minutes"
+                because = f"in {time}, many small updates are better than a few large ones"
                 self.explain("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self._limit)
         passes = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
         # Between the points of 12, 16, 22 and 90 passes that were measured; at 16, 0.2 costs 1.5 BLEU.
         dropout = 0.1 if passes < 20 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        because = f"it counters overfitting: the text is read about {passes:.2g} times"
+        because = f"it prevents overfitting, as the text is read about {passes:.2g} times"
         self.explain("model.dropout", f"{dropout}", because)
         tie = {"tie": "all" if joint and not self.size.one_text else "decoder"} if writes else {}
         self._set("model", dropout=dropout, **tie)
@@ -168,8 +169,8 @@ class FittedPreset(ProposedRecipe):
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
             because = (
-                "the target is written without spaces between words, so BLEU counts characters; BLEU of words would "
-                "be 0 for nearly all lines"
+                "the target language has no spaces between words, so BLEU counts characters; word "
+                "BLEU would be 0 for nearly all lines"
             )
             self.explain("evaluation.tokenize", "char", because)
 
@@ -182,8 +183,9 @@ class FittedPreset(ProposedRecipe):
         self.explain(
             "data.max_length",
             f"{longest[0]}, and {longest[1]} of a summary",
-            f"95 % of the sources have no more than {src.length:,} words and of the summaries {tgt.length:,}, and 400 "
-            "tokens of an article are enough (See et al. 2017, section 5)",
+            f"95 % of the sources have at most {src.length:,} words and 95 % of the summaries at "
+            f"most {tgt.length:,}, and 400 tokens of an article are enough (See et al. 2017, "
+            "section 5)",
         )
         self._set("data", max_length=longest[0], max_tgt_length=longest[1])
         if self.size.both.spaced:
@@ -203,9 +205,7 @@ class FittedPreset(ProposedRecipe):
             self.total_minutes *= 1 + covering / updates
         parts = f"{updates:,} updates, then {covering:,}"
         parts = f"{minutes:g} minutes, then {second_minutes:g}" if minutes else parts
-        self.explain(
-            "stages", f"{parts} with coverage", "coverage makes summaries repeat themselves less"
-        )
+        self.explain("stages", f"{parts} with coverage", "coverage reduces repetition in summaries")
         training = self._training(updates, batch_tokens, minutes)
         self._set(
             "training", **training | ({"max_minutes": float(self._limit)} if self._limit else {})
@@ -231,19 +231,19 @@ class FittedPreset(ProposedRecipe):
         self.explain("model", name.format_map(model), self._plan.because)
 
     def _whole_words(self) -> None:
-        """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
+        """Sets the shared tokenizer of a model that copies words missing from its vocabulary."""
         words = self.size.both.words
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
         vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
         self.explain(
             "tokenizer",
             f"the {vocabulary:,} most frequent words",
-            "the model copies other words from the source",
+            "the model copies all other words from the source",
         )
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
 
     def _subwords(self) -> bool:
-        """The tokenizer of subwords: one for both sides where they share their letters; whether it does."""
+        """Sets the subword tokenizer, joint if both sides share their letters; returns whether it is joint."""
         joint = self.size.one_script
         texts = [self.size.both] if joint else [self.size.src, self.size.tgt]
         suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
@@ -251,32 +251,33 @@ class FittedPreset(ProposedRecipe):
         rare = any(2 * text.characters > wanted for text in texts)
         coverage = _COVERAGE if rare else 1.0
         sizes = [_vocabulary_size(text, wanted, coverage) for text in texts]
-        because = f"{self._words:,} words are too few to learn more subwords well (Sennrich and Zhang 2019)"
+        because = (
+            f"{self._words:,} words are too few for learning more subwords well (Sennrich and Zhang "
+            "2019)"
+        )
         if suited > wanted:
-            because = f"more would make the preset {self.name} slow"
+            because = f"a larger vocabulary would make preset {self.name} slow"
         if min(sizes) < wanted:
             because = "the text has no more words and characters"
         self.explain("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
         if not self.size.one_text:
             letters = "the same letters" if joint else "different letters"
-            self.explain(
-                "tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}"
-            )
+            self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides use {letters}")
         self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
         if rare:
             self._set("tokenizer", character_coverage=coverage)
             most = max(text.characters for text in texts)
-            because = f"the rarest of {most:,} characters would take the place of subwords"
+            because = f"the rarest of {most:,} characters would displace subwords"
             self.explain("tokenizer.character_coverage", f"{coverage}", because)
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
-        """The updates to plan: the passes fall with the square root of the text, from the one point that is known.
+        """Plans the updates: passes fall with the square root of the text size, from one measured point.
 
-        `padded` are the padded tokens of the text. With `minutes` they limit nothing: the minutes are all used, and how
-        many updates they allow, says `_expected_updates`.
+        `padded` is the number of padded tokens in the text. With `minutes` it is no limit: all
+        minutes are used, and `_expected_updates` estimates the updates.
         """
         (right, tokens), (fewest, most) = self._plan.passes, self._plan.bounds
         passes = min(max(right * math.sqrt(tokens / padded), fewest), most)
@@ -284,12 +285,12 @@ class FittedPreset(ProposedRecipe):
         most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
         rule = (
-            "the less text, the more often it is read"
+            "smaller texts are read more often"
             if updates < most_updates
-            else "this preset makes no more"
+            else "this is the preset's maximum"
         )
         if not minutes:
-            because = f"the text is then read {updates / a_pass:.3g} times; {rule}"
+            because = f"{updates / a_pass:.3g} passes over the text; {rule}"
             self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
@@ -304,18 +305,21 @@ class FittedPreset(ProposedRecipe):
         return updates
 
     def _describe_reach(self, passes: float, usual: float) -> str:
-        """How often the text is read within the limit of minutes, and how often it usually is."""
+        """Describes the passes over the text within the time limit, and the usual number."""
         assert self._limit is not None
         unit = "minute" if self._limit == 1 else "minutes"
-        text = f"In {self._limit:g} {unit} this machine can read your text about {_rounded(passes)} times; "
+        text = (
+            f"In {self._limit:g} {unit} this machine can make about {_rounded(passes)} passes over "
+            "your text; "
+        )
         text += f"{_rounded(usual)} would be usual"
         if passes >= usual:
             return text
         wanted = math.ceil(self._limit * usual / passes)
-        return f"{text}, so give it {wanted:,} {'minute' if wanted == 1 else 'minutes'} if you can"
+        return f"{text}, so allow {wanted:,} {'minute' if wanted == 1 else 'minutes'} if you can"
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
-        """How many updates this machine makes in the time given; the planned ones, where nobody has measured it."""
+        """Returns the updates that this machine makes in the given time, or the planned ones if unmeasured."""
         if not minutes or not self.speed:
             return updates
         return max(1, round(minutes * self.speed / batch_tokens))
@@ -345,11 +349,11 @@ def _rounded(number: float) -> str:
 
 
 def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
-    """The number of subwords that a text needs and can fill, at most the number wanted.
+    """Returns how many subwords a text needs and can support, at most the number wanted.
 
-    Each character needs a token, and each word of several characters can become one. Where rare characters get none,
-    the frequent ones leave at least half of the room to words. For a small text the subwords are learned, to see how
-    many there are.
+    Each character needs a token, and each longer word can become one. If rare characters get no
+    token, the frequent ones leave at least half of the vocabulary to words. For a small text the
+    subwords are learned to count them.
     """
     characters = text.frequent_characters if coverage < 1 else text.characters
     size = max(wanted, 2 * characters)
@@ -361,7 +365,7 @@ def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
 
 @lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
 def _learned_size(lines: tuple[str, ...], size: int, coverage: float) -> int:
-    """The tokens of the vocabulary that is learned from some lines, at most `size`."""
+    """Returns the number of tokens learned from some lines, at most `size`."""
     from nmtkit.data.tokenizers.tokenizer import (  # slow to load; not every plan needs it
         SentencePieceTokenizer,
         TokenizerConfig,
@@ -379,10 +383,11 @@ def choose_preset(
     minutes: float | None = None,
     measure: Callable[[FittedPreset], float | None] = lambda _: None,
 ) -> FittedPreset:
-    """Settings for a corpus, by the size of its training text.
+    """Chooses settings for a corpus by the size of its training text.
 
-    Without a `preset` it is chosen by the corpus and by whether training is on a `gpu`; a smaller one is taken where
-    the `minutes` are too few. `measure` gives the padded tokens a minute that the machine trains on with a preset.
+    Without `preset`, the choice depends on the corpus and on whether training uses a `gpu`; a
+    smaller preset is used if there are too few `minutes`. `measure` returns the machine's training
+    speed with a preset in padded tokens per minute.
 
     Raises:
         RecipeError: there is no such preset, or the task has none.
@@ -404,7 +409,10 @@ def choose_preset(
     names = list(PRESETS)
     while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
         times = f"{chosen.passes:.2g}"
-        because = f"in {minutes:g} min the preset {chosen.name} would read the text only {times} times on this machine"
+        because = (
+            f"in {minutes:g} min preset {chosen.name} would make only {times} passes over the text "
+            "on this machine"
+        )
         smaller = fitted(names[names.index(chosen.name) - 1], because)
         if smaller.speed is None:
             break
@@ -424,7 +432,7 @@ def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
         return "small", f"training is on a CPU, and {count:,} {unit} are enough for it"
     if count < many:
         return "small", f"{count:,} {unit} are fewer than a large model needs"
-    return "base", f"{count:,} {unit} are enough for a large model, and there is a GPU to train it"
+    return "base", f"{count:,} {unit} are enough for a large model, and there is a GPU"
 
 
 _PUBLIC_MODELS = {"translation": "OPUS-MT or NLLB", "summarization": "BART or Pegasus"}
@@ -432,11 +440,14 @@ _PUBLIC_MODELS = {"translation": "OPUS-MT or NLLB", "summarization": "BART or Pe
 
 def _public_model_advice(preset: FittedPreset) -> str:
     models = _PUBLIC_MODELS[preset.task]
-    return f"Fine-tuning a public model ({models}) on these pairs does better: nmtkit guide public-models"
+    return (
+        f"Fine-tuning a public model ({models}) on these pairs works better: nmtkit guide "
+        "public-models"
+    )
 
 
 def _advice(preset: FittedPreset) -> list[str]:
-    """Advice that would help more than another setting."""
+    """Returns advice that would help more than another setting."""
     is_between = FEW_PAIRS <= preset.size.pairs < PUBLIC_MODEL_BELOW
     return [_public_model_advice(preset)] if preset.task in _PUBLIC_MODELS and is_between else []
 
@@ -452,12 +463,13 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
     ):
         a_pass, useless = (
             preset.minutes / preset.passes,
-            ", which gives no usable model" if preset.passes < 1 else "",
+            ", which does not produce a usable model" if preset.passes < 1 else "",
         )
         warnings.append(
-            f"in {limit:g} min the text is read only {preset.passes:.2g} times{useless}: one pass takes "
-            f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} usually makes "
-            f"{preset.total_minutes / a_pass:.3g} passes (--minutes {math.ceil(preset.total_minutes)})"
+            f"in {limit:g} min there is time for only {preset.passes:.2g} passes over the "
+            f"text{useless}: one pass takes {format_minutes(a_pass)} on this machine, and preset "
+            f"{preset.name} usually makes {preset.total_minutes / a_pass:.3g} passes (--minutes "
+            f"{math.ceil(preset.total_minutes)})"
         )
     if pairs < FEW_PAIRS and not preset.size.one_text:
         held_out = preset.size.held_out
@@ -468,8 +480,8 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
             )
         advice = f". {_public_model_advice(preset)}" if preset.task in _PUBLIC_MODELS else ""
         warnings.append(
-            f"few pairs: {counted}; expect good results only for text much like yours{advice}"
+            f"few pairs: {counted}; expect good results only for text very similar to yours{advice}"
         )
     if preset.name == "base" and not gpu:
-        warnings.append("preset base takes days on a CPU; --preset small is made for it")
+        warnings.append("preset base takes days on a CPU; use --preset small")
     return warnings

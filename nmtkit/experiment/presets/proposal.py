@@ -1,6 +1,6 @@
-"""A proposed recipe: settings with the reason of each, written as YAML with the reasons as comments.
+"""A proposed recipe: settings with their reasons, written as commented YAML.
 
-`PLANS` says how long each preset is trained, and why its model has its size.
+`PLANS` defines how long each preset trains, and why its model has its size.
 """
 
 import re
@@ -13,27 +13,27 @@ from nmtkit.data.text.statistics import CorpusStatistics
 
 
 class Reason(NamedTuple):
-    """Why a setting has its value."""
+    """The reason for the value of a setting."""
 
     setting: str
     """The dotted key, or its group."""
     value: str
-    """As a person reads it."""
+    """The value in readable form."""
     because: str
-    """A clause, without the full stop."""
+    """A clause without full stop."""
 
 
 class PresetPlan(NamedTuple):
-    """How long a preset is trained."""
+    """The training length of a preset."""
 
     because: str
-    """Why its model has this size."""
+    """The reason for the size of its model."""
     passes: tuple[float, int]
-    """Passes over one text that were right, and the padded tokens of that text."""
+    """A good number of passes over one text, and the padded tokens of that text."""
     bounds: tuple[int, int]
-    """Fewest and most passes, whatever the size of the text."""
+    """Minimum and maximum number of passes for any text size."""
     fewest_useful: float = 0.0
-    """If a time limit allows fewer passes, a smaller preset learns more in the time."""
+    """If a time limit allows fewer passes than this, a smaller preset learns more."""
 
 
 class ProposedRecipe:
@@ -42,21 +42,21 @@ class ProposedRecipe:
     def __init__(self, size: CorpusStatistics) -> None:
         self.size = size
         self.changes: dict[str, Any] = {}
-        """Settings that differ from the recipe it is based on, by group."""
+        """Settings that differ from the base recipe, by group."""
         self.reasons: list[Reason] = []
         self.warnings: list[str] = []
-        """Each a sentence without its full stop."""
+        """Sentences without full stop."""
         self.advice: list[str] = []
-        """Advice that would help more than a setting; each item is a sentence without its full stop."""
+        """Advice that would help more than a setting; sentences without full stop."""
         self.minutes: float | None = None
-        """How long training takes on this machine; None where that was not measured."""
+        """Training time on this machine; None if not measured."""
 
     def explain(self, setting: str, value: str, because: str) -> None:
         """Adds a reason."""
         self.reasons.append(Reason(setting, value, because))
 
     def yaml(self, head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
-        """The recipe: a head of sentences, what it is, and its groups, each below the reasons for its settings."""
+        """Returns the recipe: header comments, description, and groups preceded by their reasons."""
         sentences: dict[str, list[str]] = {}
         for one in self.reasons:
             group = re.split(r"\W", one.setting)[0]
@@ -84,7 +84,7 @@ def _comment(sentences: Sequence[str]) -> str:
 
 
 def format_minutes(minutes: float) -> str:
-    """About 5 minutes, about 3 hours, about 2 days."""
+    """Formats a time as "about 5 minutes", "about 3 hours" or "about 2 days"."""
     if minutes < 0.7:
         return "less than a minute"
     if minutes < 1.5:
@@ -115,12 +115,14 @@ PLANS = {
         1.5,
     ),
     "preset-summaries-tiny": PresetPlan(
-        "it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)",
+        "it is large enough for 10,000 synthetic news articles (recipe "
+        "demo-news-pointer-generator)",
         (7, 1_000_000),
         (1, 20),
     ),
     "preset-summaries-small": PresetPlan(
-        "it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
+        "it was trained on 3,392 news articles; see the results of recipe "
+        "inshorts-pointer-generator",
         (7, 1_000_000),
         (5, 20),
         1.5,
@@ -133,16 +135,20 @@ PLANS = {
         1.5,
     ),
     "preset-lm-tiny": PresetPlan(
-        "with 194,000 words it reached perplexity 77 a token", (20, 300_000), (1, 60)
+        "with 194,000 words it reached a perplexity of 77 per token", (20, 300_000), (1, 60)
     ),
     "preset-lm-small": PresetPlan(
-        "it is the shape of GPT, between tiny and base: a guess", (20, 300_000), (3, 60), 3
+        "it has the shape of GPT and a size between tiny and base (a guess)",
+        (20, 300_000),
+        (3, 60),
+        3,
     ),
     "preset-lm-base": PresetPlan(
         "these are the sizes of GPT-2 small (not trained by us)", (10, 100_000_000), (1, 40), 0.5
     ),
     "preset-classes-tiny": PresetPlan(
-        "trained for a minute on 1,622 news of five kinds, it was right for 98 % of others",
+        "trained for a minute on 1,622 news articles of five classes, it classified 98 % of "
+        "other articles correctly",
         (20, 1_000_000),
         (5, 60),
     ),
@@ -150,7 +156,7 @@ PLANS = {
         "these are the sizes of Yang et al. 2016, section 3.3", (10, 1_000_000), (3, 30), 1.5
     ),
     "preset-classes-base": PresetPlan(
-        "it is twice as wide as that of Yang et al. 2016: a guess", (5, 100_000_000), (1, 20)
+        "it is twice as wide as in Yang et al. 2016 (a guess)", (5, 100_000_000), (1, 20)
     ),
 }
-"""By the recipe of the preset."""
+"""Plans by the recipe of the preset."""

@@ -7,7 +7,7 @@ PRESETS = {
     "small": "for CPUs and small corpora",
     "base": "for GPUs and large corpora",
 }
-"""By size: what each is for."""
+"""The purpose of each size."""
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
-"""The tasks that a recipe can be chosen for."""
+"""Tasks for which a recipe can be chosen."""

@@ -1,4 +1,4 @@
-"""Training without a recipe: one is proposed for the text, explained, and written into the run's folder."""
+"""Training without a recipe: proposes, explains and writes one for the user's text."""
 
 import os
 import re
@@ -48,65 +48,70 @@ from nmtkit.training.parallel import processes
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
 ROUGH_BELOW = 100
-"""Validation pairs below which BLEU and ROUGE say little."""
+"""With fewer validation pairs, BLEU and ROUGE are unreliable."""
 
 
 @dataclass(frozen=True)
 class RecipeRequest:
-    """The options that are given in place of a recipe; files by their absolute paths."""
+    """The options given instead of a recipe; files are absolute paths."""
 
     target: tuple[str, ...]
-    """One for each corpus, as are their sources."""
+    """One target per corpus, as many as sources."""
     source: tuple[str, ...] = ()
-    """None where the task has one text, which is its target."""
+    """Empty if the task has a single text, which is the target."""
     valid: tuple[str, ...] = ()
-    """Source, target, source, target, and so on; of one text the targets alone. Without files, pairs are held out."""
+    """Source, target, source, target, and so on; for tasks with one text only targets. Without
+    files, pairs are held out.
+    """
     test: tuple[str, ...] = ()
-    """The same; a source alone is only translated."""
+    """The same for testing; a single source is only translated."""
     task: str | None = None
     """None: translation."""
     preset: str | None = None
-    """None: chosen by the text."""
+    """None: chosen based on the text."""
     minutes: float | None = None
-    """Time limit of training."""
+    """Time limit of training in minutes."""
     encoding: tuple[str, ...] = ()
-    """Encodings of text that is not UTF-8: NAME, or FILE=NAME for one file."""
+    """Encodings of files that are not UTF-8: NAME, or FILE=NAME for one file."""
 
     init_from: str | None = None
     """A run to fine-tune."""
     general: tuple[str, ...] = ()
-    """With `init_from`: text like the run was trained on, to be mixed in; files as in `valid`."""
+    """With `init_from`: text similar to the run's training text, to mix in; files as in `valid`."""
     general_test: tuple[str, ...] = ()
-    """A test set of such text; without it the run's own."""
+    """A test set of such text; default: the run's own."""
     source_language: str | None = None
-    """The language of the source, for a multilingual run to fine-tune."""
+    """Source language, for fine-tuning a multilingual run."""
     to: str | None = None
-    """The language of the target."""
+    """Target language."""
 
     @property
     def one_text(self) -> bool:
-        """Whether an example is one text, as the task says, or the run to fine-tune."""
+        """Returns whether an example is a single text, according to the task or the run to fine-tune."""
         known = len(TASKS.get(self.task or TRANSLATION.name).columns) == 1
         return known or (self.init_from is not None and not self.source)
 
     def files(self, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The files of both sides of train, valid, test, general, or general-test."""
+        """Returns the files of both sides of train, valid, test, general or general-test."""
         if split == "train":
             return self.source, self.target
         files: tuple[str, ...] = getattr(self, split.replace("-", "_"))
         return ((), files) if self.one_text else (files[0::2], files[1::2])
 
     def given(self) -> dict[str, Any]:
-        """The options that are not left out, as a user writes them, and their values."""
+        """Returns the given options as the user writes them, with their values."""
         values = {_option_of(one.name): getattr(self, one.name) for one in fields(self)}
         return {option: value for option, value in values.items() if value}
 
     def fault(self) -> str | None:
-        """Why the options contradict each other; None if they do not."""
+        """Returns why the options conflict, or None if they do not."""
         if self.one_text and self.source:
-            return "--source: an example is one text; give it as --target FILE alone"
+            return "--source: an example is a single text; give it only as --target FILE"
         if not self.one_text and len(self.source) != len(self.target):
-            counts = f"{len(self.source)} --source but {len(self.target)} --target: give one --target for each --source"
+            counts = (
+                f"{len(self.source)} --source but {len(self.target)} --target; give one --target "
+                "for each --source"
+            )
             return counts + _table_hint([*self.source, *self.target])
         for split in (*_SPLITS[1:], *_GENERAL):
             src, tgt = self.files(split)
@@ -117,23 +122,38 @@ class RecipeRequest:
                 )
         if not self.target:
             source = "" if self.one_text else "--source FILE "
-            return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
+            return f"{', '.join(self.given())}: name the training text with {source}--target FILE"
         general = [option for option in self.given() if option.startswith("--general")]
         if self.init_from is None and general:
-            return f"{' and '.join(general)}: only for fine-tuning; name the run to start from with --init-from RUN"
+            return (
+                f"{' and '.join(general)}: applies only to fine-tuning; name the initial run with "
+                "--init-from RUN"
+            )
         languages = [option for option in self.given() if option in ("--from", "--to")]
         if languages and self.init_from is None:
-            return f"{' and '.join(languages)}: only for fine-tuning a multilingual model; name it with --init-from RUN"
+            return (
+                f"{' and '.join(languages)}: applies only to fine-tuning a multilingual model; name "
+                "it with --init-from RUN"
+            )
         if languages and self.one_text:
-            return f"{' and '.join(languages)}: a language model has no source and no target language; leave them out"
+            return (
+                f"{' and '.join(languages)}: a language model has no source or target language; "
+                "remove these options"
+            )
         if self.one_text and self.general_test:
-            return "--general-test: no text of a language model is scored before and after; leave it out"
+            return (
+                "--general-test: language models are not scored before and after fine-tuning; "
+                "remove it"
+            )
         if self.init_from is not None and (self.preset or self.task):
-            return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
+            return (
+                f"--init-from uses the model and task of {self.init_from}; remove --preset and "
+                "--task"
+            )
         return None
 
     def splits(self) -> dict[str, SplitFiles]:
-        """The files of train, and of valid and test if there are any."""
+        """Returns the files of train, and of valid and test if given."""
         splits: dict[str, SplitFiles] = {}
         for split in _SPLITS:
             src, tgt = self.files(split)
@@ -144,7 +164,7 @@ class RecipeRequest:
         return splits
 
     def encodings(self, paths: Sequence[str]) -> dict[str, str]:
-        """The encodings of files that are not UTF-8."""
+        """Returns the encodings of files that are not UTF-8."""
         named = parse_encodings(self.encoding)
         encodings: dict[str, str] = {}
         for path in map(text_path, paths):
@@ -168,13 +188,14 @@ def propose_recipe(
     device: str = "auto",
     notify: Notify = ignore,
 ) -> RunLock | None:
-    """Proposes a recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
+    """Proposes a recipe for a text and writes it into the run's folder as `chosen.yaml` (in process 0).
 
-    The folder, without a `path`, is `runs/` and a name made of the files' names. To `resume` is to take the recipe that
-    is there. `overrides`, values of `--set`, are only checked here. `notify` gets sentences about text and recipe.
+    Without a `path` the folder is `runs/` plus a name made from the file names. `resume` reuses the
+    existing recipe. `overrides` (values of `--set`) are only checked. `notify` gets notes about
+    text and recipe.
 
     Returns:
-        The lock of the folder, in process 0.
+        The lock of the folder (in process 0).
     """
     if fault := request.fault():
         raise NmtkitError(fault)
@@ -194,7 +215,7 @@ def propose_recipe(
 
 
 def name_of_run(request: RecipeRequest) -> str:
-    """The default name of a run: `train-en-de` for train.en and train.de, else both names."""
+    """Returns a run's default name: `train-en-de` for train.en and train.de, else both names."""
     paths = (request.source or request.target)[0], request.target[0]
     (src, src_end), (tgt, tgt_end) = map(_stem_and_end, paths)
     ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
@@ -220,14 +241,14 @@ def _stem_and_end(path: str) -> tuple[str, str]:
 def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     if not folder.request.is_file():
         raise CheckpointError(
-            f"{folder.path}: no training without a recipe to resume; leave --resume out to begin one, or "
-            "name the run's folder with --run DIR"
+            f"{folder.path}: contains no training without a recipe to resume; omit --resume to "
+            "start one, or name the run's folder with --run DIR"
         )
     try:
         before = dict(parse_json(folder.request.read_bytes(), folder.request.name))
     except (DataError, TypeError, ValueError) as fault:
         raise CheckpointError(
-            f"{folder.request}: damaged ({fault}); train anew with --overwrite"
+            f"{folder.request}: damaged ({fault}); restart with --overwrite"
         ) from fault
     now = request.given()
 
@@ -250,8 +271,9 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
             ["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"]
         )
         raise NmtkitError(
-            f"{folder.path}: begun with other options, so it cannot be resumed with these (repeat the first ones, use "
-            f"`{command}`, or train anew with --overwrite):{''.join(faults)}"
+            f"{folder.path}: started with other options, so it cannot be resumed with these "
+            f"(repeat the original ones, use `{command}`, or restart with "
+            f"--overwrite):{''.join(faults)}"
         )
 
 
@@ -272,7 +294,8 @@ class _Proposal:
         for path in (*paths, *chain(*chain(*map(request.files, _GENERAL)))):
             if Path(path).resolve().is_relative_to(folder.path.resolve()):
                 raise NmtkitError(
-                    f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
+                    f"{path}: in the folder of the run that would be replaced; name another "
+                    "folder with --run DIR"
                 )
         self.languages: dict[str, str] = {}
         if request.init_from and not request.one_text:
@@ -290,9 +313,10 @@ class _Proposal:
         ).columns
         self.labelled = label_type(columns) is not None
         if origin and (self.labelled or columns[0].name == "features"):
-            what = f"it is for {origin.inference.task}"
+            what = f"its task is {origin.inference.task}"
             raise NmtkitError(
-                f"{request.init_from}: {what}: write a recipe with `init_from` to train it further"
+                f"{request.init_from}: {what}; write a recipe with `init_from` to continue "
+                "training it"
             )
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"
@@ -322,14 +346,14 @@ class _Proposal:
     def _user_files(
         self, src: Sequence[str], tgt: Sequence[str], answer: str = "tgt"
     ) -> dict[str, Any]:
-        """The files of a split as a recipe names them, with their encodings."""
+        """Returns the files of a split in the form of a recipe, with their encodings."""
         files = _side_files(src, tgt, answer)
         if encodings := self.request.encodings([*src, *tgt]):
             files["encoding"] = encodings
         return files
 
     def write(self, overwrite: bool) -> RunLock:
-        """Writes the recipe and the pairs that are held out, and explains them."""
+        """Writes the recipe and the held-out pairs, and explains them."""
         folder = self.folder
         proposed, text = self._propose_fine_tuning() if self.request.init_from else self._propose()
         find_origin(_load_text(text, self.overrides), folder)
@@ -369,11 +393,11 @@ class _Proposal:
         return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
-        description = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
+        description = f"{preset.task} with preset {preset.name}, chosen by text size"
         return preset.text(self.name, self.data, description)
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
-        """Padded tokens a minute that this machine trains on; None if there is no time to measure it."""
+        """Returns this machine's training speed in padded tokens per minute; None if not measured."""
         if processes.size() > 1:
             return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
@@ -417,7 +441,7 @@ class _Proposal:
 
 
 def _table_hint(paths: Sequence[str]) -> str:
-    """A hint at the first file that is not plain text, such as a table with both sides; empty if all are."""
+    """Returns a hint about the first file that is not plain text, such as a table; else empty."""
     for path in paths:
         if split_reference(path)[1]:
             continue
@@ -430,14 +454,14 @@ def _table_hint(paths: Sequence[str]) -> str:
 def _count_pairs(files: SplitFiles) -> int:
     pairs = sum(1 for _ in read_pairs(files))
     if not pairs:
-        raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+        raise DataError(f"{' '.join(files.paths())}: these files are empty")
     return pairs
 
 
 def _measure(
     splits: dict[str, SplitFiles], labelled: bool
 ) -> tuple[HoldOut | None, CorpusStatistics]:
-    """The pairs to hold out, if there is no validation set, and the size of the others; labels are no text."""
+    """Returns the pairs to hold out if there is no validation set, and the size of the rest."""
     for split in ("valid", "test"):
         if split in splits:
             _count_pairs(splits[split])
@@ -466,7 +490,7 @@ def _measure(
 
 
 def held_out_note(run: Run) -> str:
-    """A note on how far to trust the scores of a test set that was held out of the text; empty if the user named it."""
+    """Returns a note on how far to trust the scores of a held-out test set; empty for the user's own."""
     splits = run.recipe.data.splits()
     test = splits.get("test")
     folder = run.folder.text.resolve()
@@ -474,22 +498,25 @@ def held_out_note(run: Run) -> str:
         Path(path).resolve().is_relative_to(folder) for path in test.paths()
     ):
         return ""
-    note = "the test set was held out of your text and resembles it: on other text the model will do worse"
+    note = (
+        "the test set was held out of your text and resembles it; the model will do worse on other "
+        "text"
+    )
     share = similar_share(_sources(splits["train"]), _sources(test))
     if share < _MANY_SIMILAR:
         return note
     return (
-        f"{note}. {share:.0%} of the test sources differ from a training source in one word or none, so this score "
-        "says little: test the model with real text (--test SRC TGT)"
+        f"{note}. {share:.0%} of the test sources differ from a training source by at most one "
+        "word, so this score means little; test the model on real text (--test SRC TGT)"
     )
 
 
 _MANY_SIMILAR = 0.3
-"""From this share of test sources that are almost in train, a text seems to be made from templates."""
+"""Share of near-duplicate test sources from which on a text seems to be made from templates."""
 _COMPARED = 50_000
-"""Training sources that test sources are compared with, at most."""
+"""Maximum number of training sources compared with test sources."""
 _COMPARED_WORDS = range(3, 61)
-"""Words of the sources that are compared."""
+"""Number of words of a source that are compared."""
 
 
 def _sources(files: SplitFiles) -> list[str]:
@@ -497,14 +524,14 @@ def _sources(files: SplitFiles) -> list[str]:
 
 
 def similar_share(train: Sequence[str], test: Sequence[str]) -> float:
-    """The share of test sources that equal a training source but for one word at most."""
+    """Returns the share of test sources that differ from a training source by at most one word."""
     seen = {hash(gapped) for source in train for gapped in _with_gaps(source)}
     similar = [any(hash(gapped) in seen for gapped in _with_gaps(source)) for source in test]
     return sum(similar) / max(1, len(similar))
 
 
 def _with_gaps(source: str) -> Iterator[tuple[str, ...]]:
-    """The words of a source with each in turn left out."""
+    """Yields the words of a source, each time with another word removed."""
     words = tuple(word_pattern().findall(source.casefold()))
     if len(words) not in _COMPARED_WORDS:
         return
@@ -531,12 +558,12 @@ def _side_files(src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> 
 def _explanation(
     proposed: ProposedRecipe, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
 ) -> Iterator[str]:
-    """The explanation of the recipe, and what the user set otherwise."""
+    """Explains the recipe and the user's own settings."""
     overridden = {
         key.strip(): value for key, _, value in (text.partition("=") for text in overrides)
     }
     size = proposed.size
-    yield f"{size.amount} to train on"
+    yield f"{size.amount} for training"
     for reason in proposed.reasons:
         if reason.setting not in overridden:
             yield f"  {reason.setting}: {reason.value}, because {reason.because}"
@@ -547,10 +574,10 @@ def _explanation(
             f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split]
         )
         texts = "texts" if size.one_text else "sources"
-        yield f"held out: {counts}; none of their {texts} is in train (all are in {folder.text})"
+        yield f"held out: {counts}; train contains none of their {texts} (they are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
             few = f"{held['valid']} {'texts' if size.one_text else 'pairs'}"
-            yield f"warning: {few} are few for validation: its scores are rough"
+            yield f"warning: {few} are few for validation, so its scores are imprecise"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     yield from proposed.advice
@@ -558,4 +585,4 @@ def _explanation(
         setting.startswith("training.") for setting in overridden
     ):
         yield f"training takes {format_minutes(proposed.minutes)} on this machine"
-    yield f"the recipe, which you can read and change: {folder.chosen}"
+    yield f"recipe (you can edit it): {folder.chosen}"
