@@ -1,1 +1,1 @@
-"""The data check: the faults of a corpus, their places and remedies, before a model is trained."""
+"""The data check finds faults of a corpus, with places and remedies, before training."""

@@ -1,4 +1,4 @@
-"""The characters of a block of lines as arrays: scripts, words, and characters that do not belong in a text."""
+"""The characters of a block of lines as arrays: scripts, words, and suspicious characters."""
 
 import re
 import unicodedata
@@ -27,7 +27,7 @@ _FAR = 0x20000  # from here on all letters are Han
 
 @cache
 def character_classes() -> NDArray[np.uint8]:
-    """The class of every code point: a script, one of the classes above, or 0."""
+    """Class of every code point: a script, one of the classes above, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
     table[_FAR:0x32000] = SCRIPTS.index("Han")
     for code in range(_FAR):
@@ -48,27 +48,27 @@ def character_classes() -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class TextArrays:
-    """n lines of one side of a block, and what they are made of."""
+    """n lines of one side of a block, and their character counts."""
 
     lines: list[str]
     codes: NDArray[np.uint32]
-    """`(c,)`: all code points, one line after the other, each with its line feed."""
+    """`(c,)`: the concatenated code points of all lines with their line feeds."""
     kinds: NDArray[np.uint8]
     """`(c,)`: their classes."""
     starts: NDArray[np.int64]
-    """`(n,)`: where each line begins."""
+    """`(n,)`: start of each line."""
     lengths: NDArray[np.int64]
-    """`(n,)`: characters of each line, without its line feed."""
+    """`(n,)`: characters per line, without the line feed."""
     words: NDArray[np.int64]
-    """`(n,)`: words of each line, between white space."""
+    """`(n,)`: white-space separated words per line."""
     letters: dict[int, NDArray[np.int64]]
-    """`(n,)` for each script that occurs: how many letters of it each line has."""
+    """`(n,)` for each script that occurs: its letters per line."""
     digits: NDArray[np.int64]
-    """`(n,)`: digits of each line."""
+    """`(n,)`: digits per line."""
 
     @classmethod
     def of(cls, lines: list[str]) -> "TextArrays":
-        """Counts some lines; a line holds no line feed."""
+        """Counts the characters of lines, which contain no line feeds."""
         whole = "\n".join([*lines, ""])
         codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         kinds = character_classes()[codes]
@@ -90,15 +90,15 @@ class TextArrays:
         )
 
     def line_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The line of each of some characters."""
+        """Returns the line of each given character."""
         return np.searchsorted(self.starts, places, side="right") - 1
 
     def letter_counts(self) -> NDArray[np.int64]:
-        """`(n,)`: letters of each line, of whatever script."""
+        """Returns letters of any script per line, `(n,)`."""
         return sum(self.letters.values(), start=np.zeros_like(self.lengths))
 
     def word_counts(self) -> NDArray[np.int64]:
-        """`(n,)`: words of each line, about: where a script puts no space between words, two letters are one."""
+        """Returns approximate words per line, `(n,)`; in scripts without spaces, two letters are a word."""
         dense = np.zeros_like(self.words)
         for script, letters in self.letters.items():
             if SCRIPTS[script] in UNSPACED:
@@ -127,7 +127,7 @@ _PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
 
 
 def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
-    """Adds the odd characters of one side ("src" or "tgt"), which is `text`, to the faults of a block."""
+    """Adds the suspicious characters in `text`, one side ("src" or "tgt"), to the faults of a block."""
 
     def add(kind: FaultKind, places: dict[int, int]) -> None:
         block.add(kind, list(places), lambda row: block.side(side, row, places[row]))
@@ -148,7 +148,7 @@ def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
 
 
 def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
-    """The lines that match, and where; only lines with one of the signs are searched."""
+    """Yields matching lines with positions; searches only lines with one of the signs."""
     places = {}
     signed = np.zeros(len(text.codes), dtype=bool)
     for sign in signs:
@@ -169,7 +169,7 @@ _RUN = re.compile(
 
 
 def _mojibake(text: TextArrays) -> dict[int, int]:
-    """The lines that hold UTF-8 read in another encoding, and where it begins."""
+    """Yields lines with UTF-8 decoded in another encoding, and where it begins."""
     lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
     # the last code is a line feed
     lead = lead[np.isin(text.codes[lead + 1], list(map(ord, _NEXT)))]
@@ -185,7 +185,7 @@ def _mojibake(text: TextArrays) -> dict[int, int]:
 
 
 def fix_mojibake(line: str) -> str:
-    """The line with every run of UTF-8 that was read as Windows-1252 or Latin-1 read as UTF-8 again.
+    """Repairs UTF-8 that was decoded as Windows-1252 or Latin-1.
 
     The line stays as it is if no run makes sense for certain: "IRM\u00c3»" is Portuguese, and "\u00c3»" no letter.
     """
@@ -229,7 +229,7 @@ def _byte(letter: str) -> bytes:
 
 @cache
 def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
-    """The odd characters that can be mended, and what replaces each: a space where it parts words, else nothing."""
+    """Returns the repairable characters and their replacements: a space between words, else nothing."""
     mended = [number for number, kind in _ODD.items() if kind.mends]
     letters = list(map(chr, np.flatnonzero(np.isin(character_classes(), mended)).tolist()))
     pattern = re.compile("[" + "".join(map(re.escape, letters)) + "]")
@@ -237,7 +237,7 @@ def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
 
 
 def repair_line(text: str) -> tuple[str, list[str]]:
-    """The repaired line, and the names of the faults that it had; none if it stays as it is."""
+    """Returns the repaired line and the names of its faults; no names if it is unchanged."""
     kinds = []
     while (repaired := fix_mojibake(text)) != text:  # a text may have been read wrongly twice
         text, kinds = repaired, [faults.MOJIBAKE.name]

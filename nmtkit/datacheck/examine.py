@@ -1,4 +1,4 @@
-"""The examination of a corpus: every check over every block of every split, in one pass."""
+"""Examines a corpus: runs every check on every block of every split in one pass."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +20,9 @@ from nmtkit.datacheck.misalignment import first_mismatch, shifted_pairs
 from nmtkit.datacheck.pairs import UsualPairs, examine_pairs, read_sample, thin_out
 
 SWAPPED_SAMPLE = 200
-"""The most pairs of a split by which it is decided whether its files are swapped."""
+"""Maximum number of pairs of a split used to decide whether its files are swapped."""
 QUICK_LANGUAGE_PAIRS = 4000
-"""The pairs of a split whose languages a quick examination looks at, from the first one."""
+"""Number of leading pairs of a split whose languages a quick examination checks."""
 
 
 def examine(
@@ -33,20 +33,21 @@ def examine(
     see: Callable[[Block], object] = lambda block: None,
     take: Callable[[Block], object] = lambda block: None,
 ) -> Diagnosis:
-    """Examines all splits of a corpus, each in one reading.
+    """Examines all splits of a corpus, reading each once.
 
-    The main split, with which the others are compared, comes last. Its pairs that are in others have the fault
-    `faults.HELD_OUT` in their block, and count as faults of the others in the diagnosis.
+    The main split, with which the others are compared, comes last. Its pairs that occur in other
+    splits get the fault `faults.HELD_OUT` in their block, and count as faults of the other splits
+    in the diagnosis.
 
     Args:
-        splits: files by name; the main one is "train", or the first if there is no train.
-        monolingual: whether both sides are in one language, as a summary and its article are.
-        quick: whether to look at the languages of the first `QUICK_LANGUAGE_PAIRS` pairs of a split only, and not for
-            pairs that occur twice, in one split or in two. Languages take most of the time; pairs that occur twice up
-            to 20 bytes of memory for each pair of train.
-        progress: is given the number of bytes read since its last call.
-        see: is given every block before it is examined, and may change its text.
-        take: is given every block with its faults, which the block loses afterwards.
+        splits: files by name; the main one is "train", or else the first.
+        monolingual: whether both sides are in one language, like an article and its summary.
+        quick: whether to check only the languages of the first `QUICK_LANGUAGE_PAIRS` pairs of a
+            split, and skip duplicates within and between splits. Languages take most of the time;
+            duplicates take up to 20 bytes of memory per training pair.
+        progress: receives the number of bytes read since its last call.
+        see: receives every block before its examination, and may change its text.
+        take: receives every block with its faults, which are removed from the block afterwards.
     """
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in splits})
     main = "train" if "train" in splits else next(iter(splits))
@@ -125,7 +126,7 @@ def _examined(
 
 
 def _add_languages(languages: Languages, split: SplitDiagnosis, files: SplitFiles) -> None:
-    """Adds the languages of a corpus to its main split, and a note about sides whose language is not clear."""
+    """Adds the languages of a corpus to its main split, and a note on sides with unclear language."""
     split.src.language = languages.codes.get("src", "")
     split.tgt.language = languages.codes.get("tgt", "")
     paths = {"src": files.src, "tgt": files.tgt}
@@ -135,7 +136,7 @@ def _add_languages(languages: Languages, split: SplitDiagnosis, files: SplitFile
 
 
 def _find_formats(block: Block, split: SplitDiagnosis) -> None:
-    """Adds files that are tables, markup or subtitles, by their first lines."""
+    """Reports files whose first lines show tables, markup or subtitles."""
     if block.first != 1 or "record" in block.columns or block.names:
         return
     for path, lines in ((block.src_file, block.src), (block.tgt_file, block.tgt or [])):
@@ -146,7 +147,7 @@ def _find_formats(block: Block, split: SplitDiagnosis) -> None:
 
 
 def _count(block: Block, split: SplitDiagnosis) -> None:
-    """Adds the faults of a block to the findings, a pair once for each kind."""
+    """Adds the faults of a block to the findings, counting a pair once per kind."""
     by_kind: dict[str, list[BlockFaults]] = {}
     for fault in block.faults:
         if fault.kind is not HELD_OUT:  # it counts in the split that it harms, valid or test
@@ -162,9 +163,10 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
 
 
 class Overlap:
-    """Pairs that occur twice: in one split; those of valid and test in train; those of test in valid.
+    """Duplicate pairs: within a split, of valid and test in train, and of test in valid.
 
-    Train must come last. Memory: a `HashSet` for the pairs of train; some 40 bytes for each pair of the others.
+    Train must come last. Memory: a `HashSet` for the training pairs; about 40 bytes per pair of the
+    other splits.
     """
 
     def __init__(self, train: str) -> None:
@@ -175,7 +177,7 @@ class Overlap:
         self._sought_pairs, self._sought_sources = SoughtHashes(), SoughtHashes()
 
     def add(self, block: Block, usable: Mask) -> None:
-        """Adds the faults of a block; `usable` tells for each pair whether both sides hold text."""
+        """Adds the faults of a block; `usable` marks pairs with text on both sides."""
         rows, hashes, of_train = np.flatnonzero(usable), block.hashes(), block.split == self._train
         if of_train or block.tgt is not None:
             block.add(faults.DUPLICATE, rows[self._pairs[block.split].add(hashes.pairs[rows])])
@@ -188,7 +190,7 @@ class Overlap:
             self._sought_pairs.add(hashes.pairs)
 
     def add_findings(self, split: SplitDiagnosis, reader: SplitReader) -> None:
-        """Adds the pairs of a split that are in others to its findings; it is read again for their places."""
+        """Adds the pairs of a split that occur in others to its findings; rereads it for their places."""
         overlaps = self._overlaps(split.name)
         for kind, rows in overlaps.items():
             split.findings[kind.name] = Finding(kind, len(rows))
@@ -204,7 +206,7 @@ class Overlap:
                     break
 
     def _overlaps(self, split: str) -> dict[FaultKind, RowIndices]:
-        """The pairs of a split that are in train, and those of test that are in valid, counted from 0."""
+        """Returns a split's pairs that occur in train, and test pairs that occur in valid, from 0."""
         if split not in self._others:
             return {}
         hashes, usable = self._whole(split)

@@ -10,9 +10,9 @@ from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck.characters import TextArrays
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""The worst first."""
+"""Severities, worst first."""
 MAX_EXAMPLES = 5
-"""Places that are kept of one kind of fault."""
+"""Number of places recorded per kind of fault."""
 
 
 @dataclass
@@ -21,9 +21,9 @@ class Finding:
 
     kind: FaultKind
     count: int = 0
-    """Pairs, each counted once though both its sides may have it; or lines, if it is a fault of whole files."""
+    """Number of pairs (counted once even if both sides have the fault), or lines for faults of whole files."""
     places: list[FaultLocation] = field(default_factory=list)
-    """Locations of the first few."""
+    """Places of the first few."""
 
 
 @dataclass
@@ -31,17 +31,17 @@ class Side:
     """Statistics of one side of a split."""
 
     words: Counter[int] = field(default_factory=Counter)
-    """Lines by their number of words, between white space."""
+    """Lines by number of white-space separated words."""
     scripts: Counter[str] = field(default_factory=Counter)
     """Letters by script: "Latin", "Cyrillic", "Han", ..."""
     language: str = ""
-    """The code of the language of the main split, such as "de"; empty if it is not clear, and for other splits."""
+    """Language code of the main split, such as "de"; empty if unclear, and for other splits."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """Lines by their number of tokens, where a tokenizer was given."""
+    """Lines by number of tokens, if there is a tokenizer."""
     unknown: int = 0
-    """Tokens that are not in the vocabulary."""
+    """Out-of-vocabulary tokens."""
     copyable: int = 0
-    """Target tokens not in the vocabulary that stand in their source, so that a model that copies can write them."""
+    """Out-of-vocabulary target tokens that occur in their source, so a copying model can write them."""
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
@@ -57,25 +57,25 @@ class SplitDiagnosis:
     name: str
     """"train", "valid", "test"; or "data" for files without a recipe."""
     pairs: int = 0
-    """Pairs of lines that both sides have."""
+    """Number of line pairs."""
     src: Side = field(default_factory=Side)
     tgt: Side = field(default_factory=Side)
-    """The target side; empty if there is none. A single text is `src`, whatever its column."""
+    """The target side; empty if there is none. A single text is always `src`."""
     columns: tuple[str, ...] = TEXT_COLUMNS
     """The columns of the sides."""
     ratios: Counter[int] = field(default_factory=Counter)
-    """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3)."""
+    """Pairs by target words per source word in tenths (key 12: 1.2 to 1.3)."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by the name of their kind."""
 
     def sides(self) -> list[tuple[str, Side]]:
-        """The sides that have text with their names, "source" and "target"."""
+        """Returns the sides with text and their names, "source" and "target"."""
         names = {"src": "source", "tgt": "target"}
         both = zip(self.columns, (self.src, self.tgt), strict=False)
         return [(names[column], side) for column, side in both if side.words]
 
     def find(self, kind: FaultKind, place: FaultLocation, count: int = 1) -> None:
-        """Counts a fault, and keeps its place if it is one of the first."""
+        """Counts a fault, and records its place if it is among the first."""
         finding = self.findings.setdefault(kind.name, Finding(kind))
         finding.count += count
         if len(finding.places) < MAX_EXAMPLES:
@@ -98,7 +98,7 @@ class Diagnosis:
     splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
 
     def findings(self) -> list[tuple[str, Finding]]:
-        """All faults with the name of their split, the worst first."""
+        """Returns all faults with the names of their splits, worst first."""
         findings = [
             (split.name, finding)
             for split in self.splits.values()

@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page, without scripts, that needs nothing but a browser."""
+"""Renders a diagnosis as one self-contained HTML page without scripts."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from nmtkit.plots.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 WIDTH, HEIGHT = 470, 200
-"""Size of a histogram, in units of its own: it is scaled to the page."""
+"""Size of a histogram in its own units; it is scaled to the page."""
 LEFT, BOTTOM, TOP = 38, 24, 8
-"""Margins of a histogram, for the shares, for the labels, and above the tallest bar."""
+"""Margins of a histogram for the shares, the labels and the space above the tallest bar."""
 WIDEST = 240
-"""Characters shown of an example."""
+"""Maximum number of characters shown of an example."""
 
 
 def diagnosis_page(
@@ -24,7 +24,7 @@ def diagnosis_page(
     subtitle: str = "",
     tables: Sequence[ReportTable] = (),
 ) -> str:
-    """The page as text; `tables` are further tables."""
+    """Returns the page as text; `tables` are additional tables."""
     findings = diagnosis.findings()
     worst = findings[0][1].kind.severity if findings else "note"
     facts = {
@@ -74,7 +74,7 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
 
 
 def _kinds(table: ReportTable) -> list[str]:
-    """The class of each column: one of numbers alone is set to the right."""
+    """Returns the class of each column; numeric columns are right-aligned."""
     columns = ([row[i] for row in table.rows] for i in range(len(table.columns)))
     return [
         "number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else ""
@@ -94,7 +94,7 @@ def _split(split: SplitDiagnosis) -> dict[str, object]:
 
 
 def _chart(histogram: Histogram) -> dict[str, object]:
-    """A histogram for the template: where its lines, labels and bars stand."""
+    """Returns the positions of a histogram's lines, labels and bars for the template."""
     shares = [[count / (sum(counts) or 1) for count in counts] for _, counts in histogram.series]
     top = max((max(row) for row in shares), default=0.0) or 1.0
     step = next((step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top <= 5 * step), 0.5)

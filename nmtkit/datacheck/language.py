@@ -1,8 +1,9 @@
 """The script and the language of lines.
 
-Languages are recognized by py3langid, a fork of langid.py (Lui and Baldwin 2012, "langid.py: An Off-the-shelf Language
-Identification Tool"): naive Bayes over byte n-grams, for some 140 languages. Its scores are log-probabilities in nats.
-The language of a side is learned from a sample. A line is doubted if another language is better by a margin.
+Languages are identified by py3langid, a fork of langid.py (Lui and Baldwin 2012, "langid.py: An
+Off-the-shelf Language Identification Tool"): naive Bayes over byte n-grams for about 140 languages,
+with log-probabilities in nats. The language of a side is learned from a sample. A line is
+suspicious if another language scores better by a margin.
 """
 
 from collections import Counter, defaultdict
@@ -21,32 +22,33 @@ if TYPE_CHECKING:
 
 # Scripts.
 MIN_SCRIPT_SHARE = 0.02
-"""A script with at least this share of the letters of a side belongs to the side."""
+"""A script with at least this share of a side's letters belongs to the side."""
 MIN_FOREIGN_LETTERS, MIN_LATIN_LETTERS = 3, 25
-"""The fewest letters of a foreign script: fewer are a symbol or an initial; fewer Latin ones are a name or a term."""
+"""Minimum letters of a foreign script: fewer are a symbol or an initial; fewer Latin letters are a name or a term."""
 
 # Languages. The margins were measured on public corpora, and on the declaration of human rights in 530 languages.
 NO_LANGUAGE = "zxx"
-"""The code for text without language, such as numbers."""
+"""Code for text without language, such as numbers."""
 MIN_LINES = 50
-"""The fewest lines that the language of a side is learned from."""
+"""Minimum lines for learning the language of a side."""
 MIN_LETTERS = 10
-"""Lines with fewer letters are names or single words, and are not examined."""
+"""Lines with fewer letters are names or single words and are not examined."""
 EXAMINED_CHARACTERS = 300
-"""The first characters of a line, which are examined: they suffice, and an article would take milliseconds."""
+"""Number of examined characters at the beginning of a line; whole articles would take milliseconds."""
 MARGIN, MARGIN_PER_CHARACTER = 15.0, 0.5
-"""By how many nats another language must be better than that of the side: the larger of the two. The second spares
-lines with foreign names and quotations, and most lines in languages that are not recognized."""
+"""Margin in nats by which another language must beat the side's: the larger of the two. The second
+excludes lines with foreign names and quotations, and most lines in unsupported languages.
+"""
 SWAPPED_MARGIN = 5.0
-"""By how many nats the language of the other side must be better in both lines of a pair."""
+"""Margin in nats by which the other side's language must be better in both lines of a pair."""
 MAX_DOUBTED = 0.05
-"""If a larger share of a sample is doubted, the side is mixed, or in a language that is not recognized."""
+"""If a larger share of a sample is suspicious, the side is mixed or in an unsupported language."""
 MIN_SWAPPED = 10
-"""The fewest swapped pairs that make two swapped files."""
+"""Minimum number of swapped pairs that indicate swapped files."""
 
 
 def main_scripts(letters: Mapping[int, int]) -> frozenset[int]:
-    """Returns the scripts of a side, from the number of its letters in each script."""
+    """Returns the scripts of a side from its letter counts per script."""
     total = sum(letters.values())
     scripts = {script for script, count in letters.items() if count >= MIN_SCRIPT_SHARE * total}
     japanese = {SCRIPTS.index(name) for name in ("Han", "Hiragana", "Katakana")}
@@ -56,7 +58,7 @@ def main_scripts(letters: Mapping[int, int]) -> frozenset[int]:
 
 
 def in_foreign_script(text: TextArrays, scripts: frozenset[int]) -> Mask:
-    """`(n,)`: whether most letters of a line are in none of the scripts of its side; all False without any scripts."""
+    """Marks lines, `(n,)`, with mostly letters outside the side's scripts; all False without scripts."""
     foreign = np.zeros(len(text.lines), dtype=bool)
     if not scripts:
         return foreign
@@ -76,26 +78,26 @@ def in_foreign_script(text: TextArrays, scripts: frozenset[int]) -> Mask:
 
 @dataclass(frozen=True)
 class LanguageDoubts:
-    """The doubted lines of n pairs, as masks `(n,)`; no line is in two of them."""
+    """The suspicious lines of n pairs as disjoint masks `(n,)`."""
 
     swapped: Mask
-    """Pairs whose lines are each in the language of the other side."""
+    """Pairs in which both lines are in the other side's language."""
     other_side: dict[str, Mask]
-    """Lines of "src" and "tgt" in the language of the other side."""
+    """Lines of "src" and "tgt" in the other side's language."""
     third: dict[str, Mask]
     """Lines of "src" and "tgt" in a third language."""
 
 
 class Languages:
-    """The languages of the sides of a corpus, by which lines in other languages are found."""
+    """Learns the languages of a corpus's sides and finds lines in other languages."""
 
     def __init__(self, sample: Mapping[str, TextArrays]) -> None:
         """Learns the languages from a sample of "src" and, if there are targets, of "tgt"."""
         self._identifier = _load_identifier()
         self.codes: dict[str, str] = {}
-        """The codes of the languages, such as "de", by side. A side that is not examined is missing."""
+        """Language codes by side, such as "de"; sides that are not examined are missing."""
         self.unclear: dict[str, str] = {}
-        """Sides that are not examined because of too many doubted lines, with a sentence about them."""
+        """Sides not examined because of too many suspicious lines, with an explanation."""
         for side, text in sample.items():
             self._learn(side, text)
 
@@ -121,8 +123,8 @@ class Languages:
             return
         common = ", ".join(code for code, _ in doubted.most_common(3))
         self.unclear[side] = (
-            f"{doubted.total() / len(rows):.0%} of a sample of {len(rows):,} lines do not seem to be in the language "
-            f"of most of them, {language}, but in others: {common}"
+            f"{doubted.total() / len(rows):.0%} of a sample of {len(rows):,} lines seem not to be "
+            f"in the most common language, {language}, but in others: {common}"
         )
 
     def doubts(self, texts: Mapping[str, TextArrays], count: int) -> LanguageDoubts:
@@ -141,12 +143,12 @@ class Languages:
         return LanguageDoubts(swapped, other_side, third)
 
     def are_swapped(self, texts: Mapping[str, TextArrays]) -> bool:
-        """Returns whether most pairs of another split, or of a sample of it, are swapped."""
+        """Returns whether most pairs of another split, or a sample of it, are swapped."""
         swapped = self.doubts(texts, len(texts["src"].lines)).swapped
         return bool(swapped.sum() >= MIN_SWAPPED and swapped.mean() > 0.5)
 
     def _doubts_of_side(self, side: str, text: TextArrays, count: int) -> tuple[Mask, Mask, Mask]:
-        """Returns which lines may be swapped, are in the language of the other side, and are in a third language."""
+        """Returns which lines may be swapped, are in the other side's language, or in a third language."""
         may_be_swapped = np.zeros(len(text.lines), dtype=bool)
         other_side = np.zeros_like(may_be_swapped)
         third = np.zeros_like(may_be_swapped)
@@ -183,7 +185,7 @@ def _required_margin(line: str) -> float:
 
 
 def _load_identifier() -> "LanguageIdentifier":
-    """Loads the model, which takes half a second and 100 MiB of memory."""
+    """Loads the model (half a second and 100 MiB of memory)."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)

@@ -1,8 +1,9 @@
-"""Misaligned lines: one side has an extra line, and all pairs after it are wrong.
+"""Finds misaligned lines: one side has an extra line, so all pairs after it are wrong.
 
-Two lines that belong together have similar lengths, end in the same punctuation mark and hold the same numbers. That
-says little about one pair, but much about a window of pairs, compared with the pairs that a shift by a few lines would
-give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
+Corresponding lines have similar lengths, end in the same punctuation mark and contain the same
+numbers. This is weak evidence for one pair but strong evidence for a window of pairs, compared with
+the pairs that a shift by a few lines would produce. All scores are log-likelihood ratios in nats:
+lines that correspond against lines that do not.
 """
 
 from dataclasses import dataclass
@@ -21,37 +22,39 @@ _DIGIT_WEIGHTS = np.array(
     [40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64
 )
 SAME_MARK_RATE = 0.9
-"""How often two lines that belong together end in the same kind of mark."""
+"""Probability that corresponding lines end in the same kind of mark."""
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
-"""The scores of equal and of different numbers, in nats."""
+"""Scores of equal and different numbers in nats."""
 
 # In files of equally many lines.
 WINDOWS, SURE_WITHIN = (48, 256), 30.0
-"""Pairs of a window, and by how many nats a shift must be better over it than none."""
+"""Pairs per window, and the margin in nats by which a shift must be better over it."""
 SHIFTS = (-3, -2, -1, 1, 2, 3)
 """The shifts that are tried."""
 
 # In files that differ in their number of lines.
 MAX_SHIFT = 8
-"""Shifts by so many lines are tried, around none and around the difference of the counts."""
+"""Range of shifts tried around zero and around the difference of the line counts."""
 MAX_DIFFERENCE = 100_000
-"""The greatest difference of the counts that is tried: more lines are not missing in one place."""
+"""Maximum tried difference of line counts; more lines are not missing in one place."""
 WINDOW, LASTING, SURE = 64, 1024, 15.0
-"""Pairs of a window, pairs after it, and by how many nats a shift must be better over each of both. In sorted files a
-shift may be better over a window alone: similar lines stand side by side."""
+"""Pairs per window, pairs after it, and the margin in nats required over each of them. In sorted
+files a shift may be better over a window alone, because neighbouring lines are similar.
+"""
 MIN_GAIN = 6.0
-"""If no window is so clear: by how many nats it must be better from some line up to the end."""
+"""Margin in nats required from some line to the end if no window is conclusive."""
 LINE_WIDTH = 60
-"""Characters shown of each line."""
+"""Maximum number of characters shown of a line."""
 
 
 Features: TypeAlias = NDArray[np.float64]
-"""`(n,3)`: what n lines are compared by: the log of their (softened) characters, the kind of the mark that they end in,
-and a sum over their digits; 0 for no mark and no digits."""
+"""`(n,3)`: features of n lines: log of the (smoothed) number of characters, kind of the final mark,
+and a sum over the digits; 0 for no mark or no digits.
+"""
 
 
 def line_features(text: TextArrays) -> Features:
-    """The features of some lines."""
+    """Returns the features of lines."""
     last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
     marks = np.zeros(len(last))
     for number, signs in enumerate(_MARKS, start=1):
@@ -64,20 +67,20 @@ def line_features(text: TextArrays) -> Features:
 
 @dataclass(frozen=True)
 class PairScorer:
-    """Scores how likely two lines belong together."""
+    """Scores how likely two lines correspond."""
 
     ratio: float
-    """The mean log of target over source in characters."""
+    """Mean log ratio of target to source characters."""
     near: float
-    """The standard deviation of the ratio where two lines belong together."""
+    """Standard deviation of the ratio for corresponding lines."""
     far: float
-    """The standard deviation for lines that do not belong together."""
+    """Standard deviation for lines that do not correspond."""
     marks: NDArray[np.float64]
-    """The score of an equal mark of each kind, in nats; the last is for marks that differ."""
+    """Score of an equal mark of each kind in nats; the last one is for different marks."""
 
     @classmethod
     def learn(cls, src: Features, tgt: Features) -> "PairScorer":
-        """Learns from lines of both sides; it does not matter whether they belong together."""
+        """Learns from lines of both sides, which need not correspond."""
         (src_lengths, *_), (tgt_lengths, tgt_marks, _) = src.T, tgt.T
         far = max(0.1, float(np.hypot(src_lengths.std(), tgt_lengths.std())))
         shares = (np.bincount(tgt_marks.astype(int), minlength=len(_MARKS) + 1) + 1) / (
@@ -88,7 +91,7 @@ class PairScorer:
         return cls(float(tgt_lengths.mean() - src_lengths.mean()), min(0.3, 0.6 * far), far, marks)
 
     def scores(self, src: Features, tgt: Features) -> NDArray[np.float64]:
-        """`(n,)`: the score of each pair, in nats."""
+        """Returns the score of each pair in nats, `(n,)`."""
         (src_lengths, src_marks, src_numbers), (tgt_lengths, tgt_marks, tgt_numbers) = src.T, tgt.T
         apart = (tgt_lengths - src_lengths - self.ratio) ** 2
         scores: NDArray[np.float64] = np.maximum(
@@ -105,9 +108,9 @@ class PairScorer:
 def _shifted_scores(
     scorer: PairScorer, src: Features, tgt: Features, count: int, shift: int
 ) -> NDArray[np.float64]:
-    """`(count,)`: scores of the first source lines with the target lines `shift` further on; 0 where there is none.
+    """Scores the first source lines against target lines shifted by `shift`, `(count,)`; 0 without a target.
 
-    Lines of equal index are those that are paired.
+    Lines with equal index are paired.
     """
     start, end = max(0, -shift), min(count, len(tgt) - shift)
     scores = np.zeros(count)
@@ -117,7 +120,7 @@ def _shifted_scores(
 
 
 def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
-    """The pairs of a block that seem to be shifted: in windows where a shift is better."""
+    """Returns the pairs of a block in windows where a shift scores better."""
     src, tgt = line_features(src_text), line_features(tgt_text)
     scorer, count = PairScorer.learn(src, tgt), len(src)
     plain = _shifted_scores(scorer, src, tgt, count, 0)
@@ -140,7 +143,7 @@ def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
 
 
 def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
-    """Where the stretch with the greatest sum begins and ends."""
+    """Returns the start and end of the span with the largest sum."""
     total = np.concatenate([[0.0], np.cumsum(scores)])
     end = int((total - np.minimum.accumulate(total)).argmax())
     return int(total[: end + 1].argmin()), end
@@ -149,23 +152,23 @@ def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
 def _gains(
     plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int
 ) -> NDArray[np.float64]:
-    """How much better a shift is over each window, in nats; 0 where the shifted lines do not belong together either."""
+    """Returns each window's gain from a shift in nats; 0 if shifted lines do not correspond either."""
     total = np.concatenate([[[0.0], [0.0]], np.cumsum([shifted, plain], axis=1)], axis=1)
     after, before = total[:, window:] - total[:, :-window]
     return np.where(after > SURE_WITHIN / 2, after - before, 0.0)
 
 
 class _Tape:
-    """The features of a stretch of lines of a file."""
+    """The features of a span of lines in a file."""
 
     def __init__(self, path: str) -> None:
         self._lines = read_lines_lenient(path)
         self.start = 0
-        """The first line of the stretch, from 0."""
+        """First line of the span, from 0."""
         self.features = np.empty((0, 3))
 
     def move(self, start: int, end: int) -> None:
-        """Reads on up to the line before `end`, or to the end of the file, and drops the lines before `start`."""
+        """Reads up to line `end` (exclusive) or the end of the file, and drops lines before `start`."""
         while (missing := end - self.start - len(self.features)) > 0:
             lines = list(islice(self._lines, max(missing, BLOCK_LINES)))
             if not lines:
@@ -176,9 +179,9 @@ class _Tape:
 
 
 def first_mismatch(fault: FileFault) -> FaultLocation:
-    """The line from which on a source and its target, of different numbers of lines, probably no longer match.
+    """Describes where a source and target with different line counts probably stop matching.
 
-    Both files are read again; memory holds a stretch of lines as long as the difference.
+    Reads both files again, keeping a span of lines as long as the difference in memory.
     """
     assert fault.counts is not None
     (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
@@ -186,20 +189,20 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
     text = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}; "
     if line is None:
         line = min(src_count, tgt_count)
-        text += "up to the end of the shorter one they may belong together"
+        text += "they may match up to the end of the shorter file"
     else:
         lines = (
             next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path)
         )
         pair = " ||| ".join(excerpt(text, width=LINE_WIDTH) for text in lines)
-        text += f"they part {'' if sure else 'perhaps '}near line {line + 1:,}: {pair}"
+        text += f"they {'' if sure else 'perhaps '}diverge near line {line + 1:,}: {pair}"
     return FaultLocation(src_path, line + 1, text=text)
 
 
 def _first_shifted(
     src_path: str, tgt_path: str, src_count: int, tgt_count: int
 ) -> tuple[int | None, bool]:
-    """The line, from 0, from which on a shift is better than none, and whether that is sure."""
+    """Returns the line (from 0) after which a shift scores better, and whether this is certain."""
     src, tgt = _Tape(src_path), _Tape(tgt_path)
     difference = tgt_count - src_count
     centres = {0, difference if abs(difference) <= MAX_DIFFERENCE else 0}
@@ -249,7 +252,7 @@ def _first_shifted(
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:
-    """The first pair of the first window in which a shift is better, and after which it stays better."""
+    """Returns the first pair of the first window from which on a shift stays better."""
     total = np.concatenate([[0.0], np.cumsum(shifted - plain)])
     starts = np.arange(max(0, len(plain) - WINDOW + 1))
     after = starts + WINDOW

@@ -1,4 +1,4 @@
-"""Faulty pairs: empty, identical, of odd lengths, in another script or language than the rest of their corpus."""
+"""Finds faulty pairs: empty, identical, of unusual length, or in another script or language."""
 
 import math
 from collections import Counter
@@ -22,47 +22,49 @@ from nmtkit.datacheck.language import Languages, in_foreign_script, main_scripts
 SAMPLE_PAIRS, SAMPLE_CHARACTERS = 20_000, 8_000_000
 """Approximate size of a sample: in pairs, and in characters where texts are long."""
 LANGUAGE_SAMPLE = 1000
-"""The most pairs that languages are learned from."""
+"""Maximum number of pairs for learning languages."""
 MIN_PAIRS = 50
-"""The fewest pairs that anything is learned from."""
+"""Minimum number of pairs for learning anything."""
 ADDED_CHARACTERS = 15
-"""Characters that are added to both lengths before they are compared: "Yes." may well be 10 characters elsewhere."""
+"""Characters added to both lengths before comparison: "Yes." may have 10 characters in another language."""
 MIN_RATIO_FACTOR, MAX_DEVIATIONS = 3.5, 6.0
-"""A ratio of lengths is a fault if it differs from the median by this factor, and by as many standard deviations."""
+"""A length ratio is a fault if it differs from the median by this factor and this many standard deviations."""
 MAX_RATIO = 12.0
-"""The highest ratio of lengths where too few pairs are known to learn it."""
+"""Maximum length ratio if there are too few pairs to learn it."""
 LENGTH_FACTOR, MIN_LENGTH = 6, 1000
-"""A line is far too long if it is longer by this factor than all but one of a thousand lines, and has more characters
-than this."""
+"""A line is far too long if it exceeds the 99.9th percentile by this factor and has more than this
+many characters.
+"""
 DEFAULT_LONGEST = 10 * MIN_LENGTH
-"""The most characters of a line where too few lines are known to learn it."""
+"""Maximum characters per line if there are too few lines to learn it."""
 MIN_IDENTICAL_WORDS = 3
-"""The fewest words of two equal sides that are a fault: fewer may be names, numbers, "OK"."""
+"""Minimum words of equal sides for a fault; shorter ones may be names, numbers or "OK"."""
 LONG_SOURCE, SHORT_SHARE = 60, 0.15
-"""A target of one word is nearly empty if its source has as many characters, and if it has less than this share of the
-characters to be expected."""
+"""A one-word target is nearly empty if its source has this many characters, and if it has less than
+this share of the expected characters.
+"""
 
 
 @dataclass(frozen=True)
 class UsualPairs:
-    """What is usual in a corpus, learned from a sample; scripts and lengths by side, "src" and "tgt"."""
+    """Typical values of a corpus, learned from a sample; scripts and lengths by side, "src" and "tgt"."""
 
     scripts: dict[str, frozenset[int]]
-    """The scripts of a side; empty if the sample is too small."""
+    """Scripts of a side; empty if the sample is too small."""
     longest: dict[str, int]
-    """The number of characters above which a line is far too long."""
+    """Number of characters above which a line is far too long."""
     log_ratio: float
-    """The median of the log of target over source, in characters."""
+    """Median log ratio of target to source characters."""
     max_deviation: float
-    """How far from it the log ratio of a pair may be."""
+    """Maximum deviation of a pair's log ratio from the median."""
     languages: Languages | None
-    """None if the sample is too small."""
+    """Languages of the sides; None if the sample is too small."""
     summaries: bool
-    """Whether the targets are summaries of the sources: then they may be shorter by any factor."""
+    """Whether targets are summaries, which may be shorter by any factor."""
 
     @classmethod
     def learn(cls, sample: Mapping[str, TextArrays], summaries: bool) -> "UsualPairs":
-        """Learns from the texts that `read_sample` returns."""
+        """Learns from the texts of `read_sample`."""
         scripts: dict[str, frozenset[int]] = {}
         longest: dict[str, int] = {}
         for side in ("src", "tgt"):
@@ -102,7 +104,7 @@ class UsualPairs:
 
 
 def read_sample(reader: SplitReader) -> dict[str, TextArrays]:
-    """Returns "src" and, if there are targets, "tgt" of the first readable pairs of each file of a split."""
+    """Returns "src" and, if present, "tgt" of the first readable pairs in each file of a split."""
     lines: dict[str, list[str]] = {"src": []}
     for part in range(reader.parts):
         pairs_left = max(1, SAMPLE_PAIRS // reader.parts)
@@ -125,29 +127,29 @@ def read_sample(reader: SplitReader) -> dict[str, TextArrays]:
 
 
 def thin_out(sample: Mapping[str, TextArrays], most: int) -> dict[str, TextArrays]:
-    """Returns at most so many pairs, spread evenly over a sample."""
+    """Returns at most `count` pairs, spread evenly over a sample."""
     step = max(1, math.ceil(len(sample["src"].lines) / most))
     return {side: TextArrays.of(text.lines[::step]) for side, text in sample.items()}
 
 
 def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
-    """`(n,)`: the log of target over source, in characters."""
+    """Returns the log ratios of target to source characters, `(n,)`."""
     return np.log((tgt.lengths + ADDED_CHARACTERS) / (src.lengths + ADDED_CHARACTERS))
 
 
 def examine_pairs(
     block: Block, texts: Mapping[str, TextArrays], usual: UsualPairs, language_pairs: int
 ) -> Mask:
-    """Adds the faults of its pairs to a block.
+    """Adds the pairs' faults to a block.
 
     Args:
-        block: receives the faults.
-        texts: its sides, "src" and perhaps "tgt".
-        usual: what is usual in its corpus.
-        language_pairs: how many pairs, from the first one, have their languages examined.
+        block: the block that receives the faults.
+        texts: its sides, "src" and optionally "tgt".
+        usual: typical values of its corpus.
+        language_pairs: number of leading pairs whose languages are examined.
 
     Returns:
-        `(n,)`: whether a pair can be read and no side of it is empty.
+        `(n,)`: whether a pair is readable and has no empty side.
     """
 
     def add(kind: FaultKind, mask: Mask, side: str = "") -> None:

@@ -1,7 +1,8 @@
-"""Cleaned copies of a corpus: unusable pairs are left out, others are repaired, and every such pair is logged.
+"""Writes cleaned copies of a corpus: drops or repairs faulty pairs and logs each of them.
 
-Nothing is guessed: a split with a fault that a human must decide about, such as files of different line counts, is not
-written at all. Text is repaired before it is examined: a pair may become a duplicate by its repair.
+Nothing is guessed: a split with a fault that requires a human decision, such as different line
+counts, is not written. Text is repaired before it is examined, because a repair may turn a pair
+into a duplicate.
 """
 
 import gzip
@@ -40,38 +41,38 @@ from nmtkit.datacheck.findings import SplitDiagnosis
 from nmtkit.datacheck.report import drops_pairs, short_names, storable
 
 LOG_NAME = "dropped.jsonl"
-"""The log, one JSON object for every pair that was left out or mended."""
+"""The log, one JSON object per dropped or repaired pair."""
 STORY_FIELDS = {"src_field": "article", "tgt_field": "summary"}
-"""The keys of the JSON lines that stories are written as."""
+"""Keys of the JSON lines for stories."""
 _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 @dataclass
 class RepairedSplit:
-    """The result of one split."""
+    """The result of a split."""
 
     files: SplitFiles
-    """Its new files, their paths relative to the new folder; the old ones if it was refused."""
+    """Its new files with paths relative to the new folder; the old files if it was rejected."""
     kept: int = 0
-    """Pairs that were written."""
+    """Number of written pairs."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Pairs that were left out, by the first fault of each."""
+    """Dropped pairs by their first fault."""
     mended: Counter[str] = field(default_factory=Counter)
-    """Pairs that were mended and written, by kind of fault."""
+    """Repaired and written pairs by kind of fault."""
     converted: dict[str, EncodingGuess] = field(default_factory=dict)
-    """Old files that were converted to UTF-8, with the encodings that they had."""
+    """Old files converted to UTF-8, with their encodings."""
     refused: str = ""
-    """The reason why nothing of it was written."""
+    """The reason why it was not written."""
 
 
 def require_new(out: Path) -> None:
-    """Refuses a folder that has files."""
+    """Rejects a folder that contains files."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
+        raise NmtkitError(f"{out}: already exists and is not overwritten; name another folder")
 
 
 def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingGuess]:
-    """The encodings that files seem to have which are not UTF-8 and for which no encoding is named; by path."""
+    """Detects the encodings of files that are not UTF-8 and have no declared encoding; by path."""
     guesses: dict[str, EncodingGuess] = {}
     for files in splits.values():
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
@@ -92,10 +93,10 @@ def repair(
     progress: Callable[[int], object] = lambda count: None,
     encodings: Mapping[str, EncodingGuess] | None = None,
 ) -> dict[str, RepairedSplit]:
-    """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
+    """Writes cleaned copies of all files under their names into a new folder, atomically.
 
-    The folder stays unless every split is refused. Files with a certain guess in `encodings` are read in that encoding;
-    all that is written is UTF-8. The other arguments are those of `examine`.
+    The folder is kept unless every split is rejected. Files with an entry in `encodings` are read
+    in that encoding; all output is UTF-8. The other arguments are as in `examine`.
     """
     recognized = {path: guess for path, guess in (encodings or {}).items() if guess.certain}
     splits = {name: _with_encodings(files, recognized) for name, files in splits.items()}
@@ -123,7 +124,7 @@ def repair(
 
 
 def _with_encodings(files: SplitFiles, recognized: Mapping[str, EncodingGuess]) -> SplitFiles:
-    """The same files with the encodings that were recognized."""
+    """Returns the same files with the detected encodings."""
     if not any(path in recognized for path in files.paths()):
         return files
     encodings: dict[str, str] = {}
@@ -135,7 +136,7 @@ def _with_encodings(files: SplitFiles, recognized: Mapping[str, EncodingGuess]) 
 
 
 def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
-    """Gives each file a new name, without the folders that all share; never the same name twice."""
+    """Returns a unique new name for each file, without common parent folders."""
     short, taken = short_names(paths), {LOG_NAME}
 
     def new(path: str) -> str:
@@ -150,9 +151,10 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
 
 
 def _written_name(path: str) -> str:
-    """The name of the cleaned copy of a file: of all compressed files only those of gzip are compressed again.
+    """Returns the name of a file's cleaned copy; only gzip files are compressed again.
 
-    A column of pairs.csv, or a language of pairs.tmx, becomes a text file: pairs.csv#en is pairs.en.
+    A column of pairs.csv or a language of pairs.tmx becomes a text file: pairs.csv#en becomes
+    pairs.en.
     """
     file, column = split_reference(path)
     if column:
@@ -164,9 +166,9 @@ def _written_name(path: str) -> str:
 
 
 class SplitWriter:
-    """Writes the blocks of one split in their order: `prepare` before they are examined, then `take`.
+    """Writes the blocks of a split in order: `prepare` before the examination, then `take`.
 
-    `names` gives every file its new name in `folder`; the `stack` closes them all.
+    `names` maps every file to its new name in `folder`; the `stack` closes all files.
     """
 
     def __init__(
@@ -202,15 +204,18 @@ class SplitWriter:
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
             self.done.refused = (
-                "it has features, which cannot be cleaned line by line; clean its text by itself"
+                "it has features, which cannot be cleaned line by line; clean its text separately"
             )
         if files.stories and files.weights:
-            self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
+            self.done.refused = (
+                "its story folders have weights, but all would become one file; clean each folder "
+                "separately"
+            )
         for position in range(SplitReader(split, files).parts):  # a file without lines has no block
             self._open_outputs(position)
 
     def prepare(self, block: Block) -> None:
-        """Repairs the lines of a block, and keeps the original ones."""
+        """Repairs the lines of a block and keeps the originals."""
         self._before, self._lost = {}, {}
         sides = block.texts.values()
         for row, old in enumerate(zip(*sides, strict=True)):
@@ -228,7 +233,7 @@ class SplitWriter:
                     side[row] = mended
 
     def take(self, block: Block) -> None:
-        """Writes the pairs of a block that are to be kept."""
+        """Writes the pairs of a block that are kept."""
         refusals = [message for row, message in block.messages if row not in block.unreadable]
         if any(
             len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS
@@ -243,7 +248,7 @@ class SplitWriter:
         self._write(block)
 
     def note_conversions(self, recognized: Mapping[str, EncodingGuess]) -> None:
-        """Adds the files that were converted to the result and to the log."""
+        """Adds converted files to the result and the log."""
         for path in self._old.paths():
             if path in recognized:
                 guess = recognized[path]
@@ -258,7 +263,7 @@ class SplitWriter:
                 self._log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def finish(self, diagnosis: SplitDiagnosis, log: IO[str]) -> None:
-        """Closes the files and adds to the log, or removes them for a fault that a human must decide about."""
+        """Closes and logs the files, or removes them after a fault that requires a human decision."""
         self._opened.close()
         for finding in diagnosis.findings.values():
             kind = finding.kind
@@ -277,7 +282,7 @@ class SplitWriter:
             self.done.mended[LINE_ENDS.name] += diagnosis.findings[LINE_ENDS.name].count
 
     def _open_outputs(self, position: int) -> None:
-        """Opens the new files of one old file, or of one pair of files."""
+        """Opens the new files for an old file or pair of files."""
         self._opened.close()  # also what lies below a gzip file, which that leaves open
         self._outputs, self._position = {}, position
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
@@ -312,7 +317,7 @@ class SplitWriter:
                 output.write(f"{column[row]}\n")
 
     def _note(self, block: Block, row: int, kinds: list[str], action: str) -> None:
-        """Writes a line of the log: the original pair, and the new one where it was mended."""
+        """Logs the original pair, and the new one if it was repaired."""
         now = [side[row] for side in block.texts.values()]
         before = self._before[row][1] if row in self._before else now
         place = block.pair(row)
@@ -328,7 +333,7 @@ class SplitWriter:
         self._log.write(line + "\n")
 
     def _columns(self, block: Block) -> list[list[str]]:
-        """The new lines, file by file."""
+        """Returns the new lines, file by file."""
         sides = block.texts.values()
         if self._old.jsonl:
             lines = list(block.columns["record"])

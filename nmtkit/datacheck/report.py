@@ -1,4 +1,4 @@
-"""The content of every report of a diagnosis: rows, places, histograms, the verdict."""
+"""The content of diagnosis reports: rows, places, histograms and verdict."""
 
 import math
 import os
@@ -34,22 +34,22 @@ CONTROL_NAMES = {
     "\x7f": "DEL",
 }
 HIDDEN_CATEGORIES = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-"""Categories of invisible characters, and of those that would break a line of the report."""
+"""Categories of invisible characters and of characters that would break a report line."""
 HELD_OUT_SPLITS = ("valid", "test")
 MAX_BARS = 14
-"""Bars of a histogram of lengths."""
+"""Number of bars in a length histogram."""
 BAR_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""How many words a bar may stand for."""
+"""Allowed word ranges per bar."""
 RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
-"""Where the bars of length ratios begin, in tenths."""
+"""Lower edges of the length-ratio bars in tenths."""
 MIN_SCRIPT_SHARE = 0.001
-"""Scripts with a smaller share of the letters are counted together."""
+"""Scripts with a smaller share of letters are grouped."""
 
 
 def visible(text: str, width: int = 60) -> str:
-    """The text with invisible characters written out, cut to `width` characters with "…" at its end.
+    """Writes out invisible characters, and truncates the text to `width` characters with "…".
 
-    A byte that is not UTF-8, kept by Python as a lone surrogate, is written as ⟨byte E9⟩.
+    A non-UTF-8 byte (a lone surrogate in Python) is written as ⟨byte E9⟩.
     """
     shown = "".join(map(_visible, text[: width + 1]))
     return shown if len(shown) <= width else shown[: width - 1] + "…"
@@ -72,7 +72,7 @@ def storable(text: str) -> str:
 
 
 def short_names(files: Iterable[str]) -> dict[str, str]:
-    """A short name for every file: without the folders that all share, or without folders where that is enough."""
+    """Returns short file names, without common folders, or without any if still unique."""
     paths = list(dict.fromkeys(files))
     bases = [os.path.basename(path) for path in paths]
     if len(set(bases)) == len(paths):
@@ -83,20 +83,20 @@ def short_names(files: Iterable[str]) -> dict[str, str]:
 
 
 def place_name(place: FaultLocation, names: dict[str, str]) -> str:
-    """FILE:LINE, or FILE:LINE:BYTE where the byte is known: as compilers say it, so that editors can jump there."""
+    """Returns FILE:LINE or FILE:LINE:BYTE, the compiler format that editors can jump to."""
     name = names.get(place.file, place.file)
     return f"{name}:{place.line}" if place.byte is None else f"{name}:{place.line}:{place.byte}"
 
 
 def names_of(diagnosis: Diagnosis) -> dict[str, str]:
-    """Short names for all files that findings name."""
+    """Returns short names for all files in findings."""
     return short_names(
         place.file for _, finding in diagnosis.findings() for place in finding.places
     )
 
 
 def share(count: int, total: int) -> str:
-    """The share as a percentage that never rounds something to nothing, nor a part to all; empty of nothing."""
+    """Returns a percentage that never rounds a part to 0 % or 100 %; empty for a total of 0."""
     if not total:
         return ""
     percent = 100 * count / total
@@ -106,14 +106,14 @@ def share(count: int, total: int) -> str:
 
 
 def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
-    """The number of faults of a severity."""
+    """Returns the number of faults of a severity."""
     return sum(
         finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity
     )
 
 
 def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
-    """Whether a script should stop: with `strict` also for warnings, with `fixed` not for what `--fix` handles."""
+    """Returns whether to fail: `strict` includes warnings, `fixed` excludes what `--fix` handles."""
     bad = ("error", "warning") if strict else ("error",)
     return any(
         finding.kind.severity in bad and not (fixed and remedy_note(finding, split))
@@ -122,7 +122,7 @@ def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False
 
 
 def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]:
-    """The findings as a table, the worst first: severity, split, title, count, share of the pairs, first place."""
+    """Returns the findings as table rows, worst first: severity, split, title, count, share, first place."""
     names = names_of(diagnosis)
     table: list[tuple[Severity, str, str, str, str, str]] = []
     for split, finding in diagnosis.findings():
@@ -137,7 +137,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The result in one sentence."""
+    """Returns the result in one sentence."""
     pairs = sum(split.pairs for split in diagnosis.splits.values())
     unit = "pair" if any(split.tgt.words for split in diagnosis.splits.values()) else "line"
     read = f"{pairs:,} {unit if pairs == 1 else unit + 's'}"
@@ -147,14 +147,14 @@ def verdict(diagnosis: Diagnosis) -> str:
             f"Not ready to train on: {errors} in {read}{f', and {warnings}' if warnings else ''}."
         )
     if warnings:
-        return f"No errors in {read}, but {warnings} to look at before training."
+        return f"No errors in {read}, but check {warnings} before training."
     if diagnosis.findings():
         return f"No errors and no warnings in {read}."
-    return f"Nothing wrong was found in {read}."
+    return f"No faults found in {read}."
 
 
 def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
-    """The number of faults, and of kinds, as a thousand shifted pairs are one fault; empty if there are none."""
+    """Returns the number of faults and of kinds; empty if there are none."""
     if not (count := count_of(severity, diagnosis)):
         return ""
     kinds = len(
@@ -170,9 +170,10 @@ def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
 
 
 def drops_pairs(kind: FaultKind, split: str) -> bool:
-    """Whether `--fix` leaves such pairs out.
+    """Returns whether `--fix` drops such pairs.
 
-    Valid and test lose only what cannot be read or has an empty side, so that results stay comparable.
+    Valid and test lose only unreadable pairs and pairs with an empty side, so that results stay
+    comparable.
     """
     return kind.drops and (
         split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name
@@ -180,51 +181,51 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
 
 
 def remedy_note(finding: Finding, split: str) -> str:
-    """The action of `--fix` for such lines; empty if there is none."""
+    """Returns the action of `--fix` for such lines; empty if there is none."""
     if finding.kind.name == UTF16.name:
         return "--fix converts it"
     if finding.kind.name == ENCODING.name:
-        return "--fix converts the file, or leaves the line out"
+        return "--fix converts the file or drops the line"
     if finding.kind.mends:
-        return "--fix mends it"
+        return "--fix repairs it"
     if finding.kind.name == IN_TRAIN.name:
-        return "--fix takes it out of train"
-    return "--fix leaves it out" if drops_pairs(finding.kind, split) else ""
+        return "--fix removes it from train"
+    return "--fix drops it" if drops_pairs(finding.kind, split) else ""
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of other results than faults."""
+    """A table of results other than faults."""
 
     title: str
     columns: tuple[str, ...]
     """Their heads."""
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    """A sentence on how to read it."""
+    """A sentence that explains how to read it."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """The number of lines of each length, for one or two sides."""
+    """Number of lines by length for one or two sides."""
 
     title: str
-    """What is counted, such as "words a line"."""
+    """The counted quantity, such as "words per line"."""
     labels: tuple[str, ...]
     """Labels of the bars, such as "5–9"."""
     series: tuple[tuple[str, tuple[int, ...]], ...]
-    """The name of each side, and its lines in each bar."""
+    """Name of each side and its lines per bar."""
     notes: tuple[str, ...] = ()
     """A sentence about each side."""
 
 
 def histograms(split: SplitDiagnosis) -> list[Histogram]:
-    """The histograms of a split: words, tokens if there are any, length ratios; none of an empty one."""
+    """Returns a split's histograms: words, tokens if any, and length ratios; none if it is empty."""
     sides = split.sides()
     words = [(name, side.words) for name, side in sides]
     tokens = [(name, side.tokens) for name, side in sides if side.tokens]
     lengths = [
-        _lengths(f"{unit} a line", counts)
+        _lengths(f"{unit} per line", counts)
         for unit, counts in (("words", words), ("tokens", tokens))
         if counts
     ]
@@ -232,7 +233,7 @@ def histograms(split: SplitDiagnosis) -> list[Histogram]:
 
 
 def percentile(counts: Counter[int], part: float) -> int:
-    """The smallest key that no more than `1 - part` of all lines are above."""
+    """Returns the smallest key that at most `1 - part` of all lines exceed."""
     keys = sorted(counts)
     sums = accumulate(counts[key] for key in keys)
     return next(
@@ -257,14 +258,14 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
         series.append((name, _heights(counts, edges)))
         mean = sum(length * lines for length, lines in counts.items()) / max(1, counts.total())
         notes.append(
-            f"{name}: mean {mean:.1f}, half at most {percentile(counts, 0.5)}, "
-            f"99% at most {percentile(counts, 0.99)}, longest {max(counts)}"
+            f"{name}: mean {mean:.1f}, median {percentile(counts, 0.5)}, 99% at most "
+            f"{percentile(counts, 0.99)}, maximum {max(counts)}"
         )
     return Histogram(title, tuple(labels), tuple(series), tuple(notes))
 
 
 def _heights(counts: Counter[int], edges: Sequence[int]) -> tuple[int, ...]:
-    """The lines in each bar that begins at one of the edges; the last has no end."""
+    """Returns the lines per bar; bars begin at the edges, and the last has no end."""
     heights = [0] * len(edges)
     for key, lines in counts.items():
         heights[bisect(edges, key) - 1] += lines
@@ -278,7 +279,7 @@ def _ratios(ratios: Counter[int]) -> Histogram:
     bars = np.flatnonzero(heights)
     shown, middle = slice(bars[0], bars[-1] + 1), percentile(ratios, 0.5) / 10
     return Histogram(
-        "target words for each source word",
+        "target words per source word",
         tuple(labels[shown]),
         (("pairs", heights[shown]),),
         (f"half of the pairs are below {middle + 0.1:.1f}",),
@@ -286,7 +287,7 @@ def _ratios(ratios: Counter[int]) -> Histogram:
 
 
 def scripts(side: Side) -> list[tuple[str, str]]:
-    """The scripts of the letters of a side with their shares, the most frequent first; rare ones together."""
+    """Returns a side's scripts with their shares, most frequent first, rare ones grouped."""
     total = side.scripts.total()
     counts = {
         name: count
@@ -299,7 +300,7 @@ def scripts(side: Side) -> list[tuple[str, str]]:
 
 
 def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
-    """All of it as plain values, for JSON."""
+    """Returns everything as plain values for JSON."""
     return {
         "wrong": has_problems(diagnosis, strict),
         "verdict": verdict(diagnosis),

@@ -1,4 +1,4 @@
-"""The check of a corpus with a tokenizer: unknown words, vocabulary coverage, and the pairs that a recipe drops."""
+"""Checks a corpus with a tokenizer: unknown words, vocabulary coverage, and pairs that a recipe drops."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,22 +22,22 @@ from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.report import ReportTable, share
 
 SAMPLE_PAIRS = 100_000
-"""Pairs that a tokenizer is learned from where there is none yet."""
+"""Number of pairs for learning a tokenizer if there is none yet."""
 
 
 @dataclass
 class TokenReport:
-    """The results of the tokenizer; the lengths and unknown tokens are in the diagnosis itself."""
+    """Tokenizer results; lengths and unknown tokens are in the diagnosis."""
 
     tokenizer: str
-    """A sentence on where the tokenizer is from."""
+    """A sentence about the origin of the tokenizer."""
     data: DataReport = field(default_factory=DataReport)
-    """The report of preprocessing: the same numbers."""
+    """The same numbers as in the preprocessing report."""
     unused_entries: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By vocabulary ("joint", or "src" and "tgt"): how many are "unused" in the training text, "of" how many."""
+    """Entries "unused" in the training text and the total ("of"), by vocabulary ("joint", or "src" and "tgt")."""
 
     def tables(self, diagnosis: Diagnosis) -> list[ReportTable]:
-        """The tables of a report."""
+        """Returns the tables of a report."""
         return [self._left_out(), self._unknown(diagnosis)]
 
     def _left_out(self) -> ReportTable:
@@ -52,7 +52,8 @@ class TokenReport:
             "What preprocessing will do",
             ("split", "pairs", "count", "share", "done"),
             tuple(rows),
-            "By the recipe's data settings; a pair with several faults is dropped for the first of them.",
+            "According to the recipe's data settings; a pair with several faults counts under "
+            "the first of them.",
         )
 
     def _unknown(self, diagnosis: Diagnosis) -> ReportTable:
@@ -83,13 +84,13 @@ class TokenReport:
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = (
             " ".join(notes)
-            + " Copyable: the share of unknown target tokens that stand in their source."
+            + " Copyable: share of unknown target tokens that occur in their source."
         )
         return ReportTable("Tokens", columns, tuple(rows), note)
 
 
 def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
-    """An empty sample for `train_on_sample`: of fewer pairs where learning from all takes long."""
+    """Returns an empty sample for `train_on_sample`, smaller if learning takes long."""
     most = TRAIN_LINES if config.cuts_words else SAMPLE_PAIRS
     return TokenizerSample(most, columns=columns)
 
@@ -100,7 +101,7 @@ def train_on_sample(
     files: SplitFiles,
     columns: Sequence[Column] = PAIR,
 ) -> Tokenizers:
-    """A tokenizer that is learned from a sample of the files, or from all of them where the sample is too small."""
+    """Learns a tokenizer from a sample of the files, or from all text if the sample is too small."""
     try:
         return learn_from_sample(config, sample)
     except RecipeError:  # perhaps too many tokens for so little text
@@ -120,10 +121,10 @@ def count_tokens(
     progress: Callable[[int], None] = lambda count: None,
     labels: ColumnType | None = None,
 ) -> TokenReport:
-    """Encodes all text and counts, as preprocessing does and with as much memory, but stores nothing.
+    """Encodes and counts all text like preprocessing, without storing anything.
 
-    The `diagnosis` gets the lengths, unknown tokens and findings, `progress` the number of pairs of each block.
-    `tokenizer` is a sentence on where the tokenizers are from.
+    The `diagnosis` receives lengths, unknown tokens and findings, and `progress` the number of
+    pairs per block. `tokenizer` describes the origin of the tokenizers.
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data, forms=tokenizers.text_forms())
@@ -159,11 +160,11 @@ class _SplitWalk:
     diagnosis: SplitDiagnosis
     report: TokenReport
     used: Mapping[str, Mask]
-    """Which entries of each side's vocabulary occur in train."""
+    """Vocabulary entries of each side that occur in train."""
     alphabets: Mapping[str, set[str]]
-    """The characters of train, by side."""
+    """Characters of train by side."""
     firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)
-    """The first pair with each fault of lengths in tokens."""
+    """First pair with each token-length fault."""
 
     def add(self, done: UncountedBlock, stays: Mask) -> None:
         """Counts some pairs."""
@@ -197,7 +198,7 @@ class _SplitWalk:
         self._characters(done)
 
     def _characters(self, done: UncountedBlock) -> None:
-        """Collects the characters of train; finds those of the other splits that are not among them."""
+        """Collects the characters of train, and finds unseen characters in the other splits."""
         places: dict[int, FaultLocation] = {}
         for side, lines in done.chunk.texts.items():
             known = self.alphabets[side]
@@ -212,7 +213,7 @@ class _SplitWalk:
             self.diagnosis.find(UNSEEN, places[row])
 
     def _is_known(self, character: str, known: set[str]) -> bool:
-        """Whether train shows the character in the form that the tokenizer makes of it."""
+        """Returns whether train contains the character after tokenizer normalization."""
         if character.isspace():
             return True
         config = self.encoder.tokenizers.config
@@ -221,7 +222,7 @@ class _SplitWalk:
 
 
 def _place(done: UncountedBlock, row: int, side: str, text: str) -> FaultLocation:
-    """The line of a pair of the chunk in its own file."""
+    """Returns a pair's line number in its own file."""
     of_block = int(np.flatnonzero(done.decisions.keep)[row])
     position = "src" if side == done.block.text_columns[0] else "tgt"
     return replace(done.block.side(position, of_block), byte=None, text=text)

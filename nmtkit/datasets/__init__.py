@@ -1,1 +1,1 @@
-"""Public corpora by name: what is to be had and from where, fetched, unpacked, read, filtered, split and written."""
+"""Public corpora by name: the catalogue, and code to fetch, unpack, read, filter, split and write them."""

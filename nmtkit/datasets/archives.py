@@ -1,6 +1,7 @@
 """Reads zip and tar archives and single compressed files as streams, without unpacking them to disk.
 
-Archives are not trusted: unsafe names, links and devices are refused, and limits count the bytes that really come out.
+Archives are not trusted: unsafe names, links and devices are rejected, and limits apply to the
+bytes actually unpacked.
 """
 
 import bz2
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BUFFER_BYTES = 1 << 18
-NOT_UTF8 = "convert the file to UTF-8 before you name it as a corpus"
-"""The remedy for a file of a corpus in another encoding."""
+NOT_UTF8 = "convert the file to UTF-8 before you use it as a corpus"
+"""The remedy for a corpus file in another encoding."""
 RATIO_FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
 DAMAGE_ERRORS = (
@@ -40,18 +41,18 @@ DAMAGE_ERRORS = (
     OSError,
     RuntimeError,
 )
-"""What the standard library raises for damaged and encrypted archives and unknown compression methods."""
+"""Exceptions of the standard library for damaged or encrypted archives and unknown compression methods."""
 MAX_BYTES = 200 << 30
-"""The most uncompressed bytes of all members of an archive."""
+"""Maximum uncompressed bytes of all members of an archive."""
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""The most uncompressed bytes for each compressed byte; about 10 for text, more than 1000 for zip bombs."""
+"""Maximum uncompressed bytes per compressed byte; about 10 for text, more than 1000 for zip bombs."""
 DECOMPRESSORS: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
-"""By the first bytes of a file."""
+"""Archive formats by the first bytes of a file."""
 _LARGEST_HEADERS = {
     **dict.fromkeys((tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK), 1 << 12),
     **dict.fromkeys((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE), 1 << 20),
@@ -60,17 +61,17 @@ _LARGEST_HEADERS = {
 
 @dataclass(frozen=True)
 class Member:
-    """One regular file of an archive."""
+    """A regular file in an archive."""
 
     name: str
-    """Its path in the archive, with `/` between folders."""
+    """Its path in the archive, with `/` as separator."""
     stream: Callable[[], io.BufferedReader]
     budget: "_Budget"
 
     def open(self) -> io.BufferedReader:
-        """Opens it for reading, decompressed if it is a gzip file.
+        """Opens the file for reading, decompressing gzip.
 
-        A member of a tar must be read before the next one is requested.
+        A tar member must be read before the next one is requested.
         """
         stream = self.stream()
         is_packed = stream.peek(2)[:2] == b"\x1f\x8b"
@@ -78,7 +79,7 @@ class Member:
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The regular files of an archive, one at a time; any other file is its own only member.
+    """Yields the regular files of an archive; any other file is its own only member.
 
     The format is detected from the first bytes. Folders are skipped.
     """
@@ -104,7 +105,7 @@ def members(path: Path) -> Iterator[Member]:
 
 
 class _Budget:
-    """Counts the bytes and members of an archive against its limits."""
+    """Checks the bytes and members of an archive against the limits."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,30 +117,32 @@ class _Budget:
     def spend(self, count: int) -> None:
         self.bytes_out += count
         if self.bytes_out > MAX_BYTES:
-            raise DataError(f"{self.path}: unpacks to more than {MAX_BYTES:,} bytes; refused")
+            raise DataError(f"{self.path}: unpacks to more than {MAX_BYTES:,} bytes; rejected")
         if self.bytes_out > self.most:
             raise DataError(
-                f"{self.path}: unpacks to more than {MAX_RATIO} bytes for each byte of it, as a zip bomb does; refused"
+                f"{self.path}: unpacks to more than {MAX_RATIO} bytes per compressed byte, like "
+                "a zip bomb; rejected"
             )
 
     def enter(self, name: str, is_folder: bool, is_plain: bool) -> str:
         """Counts a member; returns its normalized name."""
         self.count += 1
         if self.count > MAX_MEMBERS:
-            raise DataError(f"{self.path}: more than {MAX_MEMBERS:,} members; refused")
+            raise DataError(f"{self.path}: more than {MAX_MEMBERS:,} members; rejected")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or re.match(r"/|[A-Za-z]:|.*[\\\x00-\x1f]", name, re.DOTALL):
-            raise DataError(f"{self.path}: unsafe member name {name!r}; refused")
+            raise DataError(f"{self.path}: unsafe member name {name!r}; rejected")
         normalized = "/".join(parts)
         if not is_folder:
             if not is_plain:
                 raise DataError(
-                    f"{self.path}: the member {name!r} is a link or a device, not a regular file; refused"
+                    f"{self.path}: member {name!r} is a link or a device, not a regular file; "
+                    "rejected"
                 )
             if not normalized or normalized in self.names:
                 raise DataError(
                     f"{self.path}: "
-                    + (f"two members {name!r}" if parts else "a member without a name")
+                    + (f"two members named {name!r}" if parts else "a member without a name")
                 )
             self.names.add(normalized)
         return normalized
@@ -153,12 +156,12 @@ class _Budget:
                 f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
             )
             if isinstance(fault, OSError) and fault.errno is not None:
-                message = f"cannot read it: {fault.strerror or fault}"
+                message = f"cannot be read: {fault.strerror or fault}"
             raise DataError(f"{self.path}: {message}") from fault
 
 
 class _GuardedStream(io.RawIOBase):
-    """A stream with our errors; `counts`: unless it is a part of a stream that is counted already."""
+    """A stream with our errors; `counts` is False for part of a stream that is already counted."""
 
     def __init__(
         self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool
@@ -215,7 +218,7 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header with a limit on the length of names, which are read into memory; a damaged one is an error."""
+    """A tar header that limits the length of names, which are read into memory; damage is an error."""
 
     @classmethod
     @override

@@ -1,4 +1,4 @@
-"""The catalogue of public corpora: what each is, where it comes from, and what is made of it."""
+"""The catalogue of public corpora: descriptions, sources and processing."""
 
 import re
 from collections.abc import Mapping
@@ -50,14 +50,14 @@ AnyReader = Annotated[
 
 
 class Parameter(Settings):
-    """The values of one placeholder of a name: a list, or a pattern."""
+    """The values of a placeholder in a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values, each with the publisher's name for it. Where both are the same, a list stands for the parameter."""
+    """The values with the publisher's names for them. If both are the same, write a list instead of the parameter."""
     example: str = ""
-    """If there are no values: one that works, for the list of corpora."""
+    """Without values: a working example for the list of corpora."""
     pattern: str = r"[A-Za-z0-9_.]+"
-    """If there are no values: the regular expression that a value matches."""
+    """Without values: the regular expression that a value must match."""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,82 +69,82 @@ class Parameter(Settings):
     @model_validator(mode="after")
     def _has_one(self) -> "Parameter":
         if not self.values and not self.example:
-            raise ValueError("list its `values`, or give an `example` where any will do")
+            raise ValueError("list its `values`, or give an `example` if any value is valid")
         return self
 
 
 class FilterConfig(Settings):
-    """Which pairs are kept. Validation and test sets of the corpus itself are not filtered.
+    """Conditions for keeping a pair. The corpus's own validation and test sets are not filtered.
 
-    Words are separated by white space; in languages that are written without spaces two letters count as a word.
+    Words are separated by white space; in languages without spaces, two letters count as a word.
     """
 
     min_words: int = Field(default=1, ge=0)
-    """The fewest words of a side."""
+    """Minimum words per side."""
     max_words: int | None = Field(default=None, ge=1)
-    """The most words of a side; default: no limit."""
+    """Maximum words per side; default: no limit."""
     max_ratio: float | None = Field(default=None, gt=1.0)
-    """The most words of one side for each word of the other; default: no limit."""
+    """Maximum words of one side per word of the other; default: no limit."""
     min_letter_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
-    """The least share of letters and combining marks in the characters of a side, white space not counted."""
+    """Minimum share of letters and combining marks in a side's characters, excluding white space."""
     keep_identical: bool = True
-    """Whether pairs with equal sides are kept."""
+    """Keep pairs whose sides are equal."""
     keep_duplicates: bool = False
-    """Whether repeated pairs are kept."""
+    """Keep repeated pairs."""
 
 
 class SplitConfig(Settings):
-    """How pairs are split if the corpus has no splits of its own; a group of pairs is never divided."""
+    """How to split pairs if the corpus has no splits of its own; groups of pairs are never divided."""
 
     valid: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """The share of the groups that goes to validation."""
+    """Share of the groups for validation."""
     test: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """The share of the groups that goes to the test set."""
+    """Share of the groups for testing."""
     max_pairs: int | None = Field(default=None, ge=1)
-    """The most pairs of validation and of test; the rest goes to train. Default: no limit."""
+    """Maximum number of validation and of test pairs; the rest goes to train. Default: no limit."""
 
     @model_validator(mode="after")
     def _leave_some(self) -> "SplitConfig":
         if self.valid + self.test >= 1.0:
-            raise ValueError("valid and test together leave nothing for train")
+            raise ValueError("valid and test leave nothing for train")
         return self
 
 
 class Entry(Settings):
-    """One corpus of the catalogue, or a family of corpora whose name has placeholders such as {src}.
+    """A corpus of the catalogue, or a family of corpora whose name has placeholders such as {src}.
 
-    A placeholder of the name may be used in every text of the entry; {their_src} is the publisher's name for the value.
-    {first} and {second} are src and tgt in alphabetical order.
+    All texts of the entry may use the placeholders of the name; {their_src} is the publisher's name
+    for the value. {first} and {second} are src and tgt in alphabetical order.
     """
 
     title: str
-    """What it is, in a few words."""
+    """Short description."""
     task: TaskName = TRANSLATION.name
-    """The task that it is for."""
+    """Task of the corpus."""
     src: str
     """Source language code: en, de, zh_CN."""
     tgt: str
     """Target language code; for summarization the same."""
     size: str
-    """Pairs and download size, in words."""
+    """Number of pairs and download size, in words."""
     licence: str
-    """Name and main conditions."""
+    """Licence name and main conditions."""
     homepage: str = ""
     citation: str = ""
     parameters: dict[str, Parameter] = Field(default_factory=dict)
-    """The values of each placeholder of the name."""
+    """Values of each placeholder of the name."""
     sources: list[AnySource] = Field(min_length=1)
-    """Where its files come from, in the order in which the reader takes them."""
+    """Sources of its files, in the order that the reader expects."""
     read: AnyReader
-    """How pairs are read from the files."""
+    """How to read pairs from the files."""
     filter: FilterConfig = FilterConfig()
-    """Which pairs are kept."""
+    """Conditions for keeping a pair."""
     split: SplitConfig = SplitConfig()
-    """How they are split."""
+    """How to split the pairs."""
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
-    """The published number of pairs of its own splits, before filtering. The user is warned if they differ."""
+    """Published number of pairs in its own splits before filtering. A different number causes a warning."""
     recipe: Name = ""
-    """The name of a recipe of nmtkit for this corpus; without one, a preset is chosen by size."""
+    """Name of nmtkit's recipe for this corpus; without one, a preset is chosen by size."""
 
     @model_validator(mode="after")
     def _two_languages(self) -> "Entry":
@@ -155,7 +155,7 @@ class Entry(Settings):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus by its full name; the placeholders of its entry are filled in."""
+    """A corpus by its full name, with the placeholders of its entry filled in."""
 
     name: str
     entry: Entry
@@ -163,7 +163,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class _Template:
-    """An entry as it is in its file, with line numbers."""
+    """An entry as written in its file, with line numbers."""
 
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
@@ -171,7 +171,7 @@ class _Template:
 
 
 class Catalogue:
-    """The corpora of nmtkit and of the user's own catalogue, whose entries replace those of the same name."""
+    """The corpora of nmtkit and of the user's catalogue, whose entries override entries of the same name."""
 
     def __init__(self, extra: Path | None = None) -> None:
         own, given = _own_templates(), _templates(extra) if extra else {}
@@ -179,11 +179,11 @@ class Catalogue:
         self._templates = {**given, **own, **given}
 
     def names(self) -> list[str]:
-        """The names of all entries with their placeholders, sorted."""
+        """Returns the names of all entries with their placeholders, sorted."""
         return sorted(self._templates)
 
     def examples(self, name: str) -> list[str]:
-        """Full names of an entry: all, or those of the examples."""
+        """Returns the full names of an entry: all of them, or those of the examples."""
         parameters = self._templates[name].parameters
         rows = product(
             *(list(parameter.values) or [parameter.example] for parameter in parameters.values())
@@ -196,20 +196,24 @@ class Catalogue:
         ]
 
     def get(self, name: str) -> Corpus:
-        """The corpus of a full name; RecipeError if there is none, or its entry is not valid."""
+        """Returns the corpus with this full name; RecipeError if there is none or its entry is invalid."""
         for entry_name, template in self._templates.items():
             values = _values(entry_name, name, template.parameters)
             if values is not None:
                 if not is_valid_name(name):
                     raise RecipeError(
-                        f"{name!r} cannot be the name of a corpus: its folder would have that name"
+                        f"{name!r} is not a valid corpus name, because its folder would have "
+                        "that name"
                     )
                 if "src" in values and values["src"] == values.get("tgt"):
-                    raise RecipeError(f"{name}: source and target are the same language; name two")
+                    raise RecipeError(
+                        f"{name}: source and target are the same language; use two languages"
+                    )
                 return self._make(name, entry_name, values)
         known = [example for entry_name in self._templates for example in self.examples(entry_name)]
         raise RecipeError(
-            f"unknown corpus {name!r}: {suggest_names(name, known, most=0)}; `nmtkit fetch --list` says what there is"
+            f"unknown corpus {name!r}: {suggest_names(name, known, most=0)}; `nmtkit fetch "
+            "--list` lists all corpora"
         )
 
     def _make(self, name: str, entry_name: str, values: Mapping[str, str]) -> Corpus:
@@ -239,9 +243,9 @@ def _own_templates() -> dict[str, _Template]:
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:
-    """Reads the parameters of an entry; the rest is parsed when their values are known."""
+    """Reads the parameters of an entry; the rest is parsed once their values are known."""
     if not isinstance(data, dict):
-        raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
+        raise RecipeError(f"{where}: expected the settings of a corpus under `{name}:`")
     if not isinstance(name, str) or not is_valid_name(PLACEHOLDER.sub("x", name)):
         raise RecipeError(
             f"{where}: {shorten(repr(name))} is not a valid corpus name: a folder name with {{placeholders}}"
@@ -249,7 +253,8 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
         raise RecipeError(
-            f"{where}: `parameters` must say what may stand for each placeholder of the name, no others"
+            f"{where}: `parameters` must define the values of every placeholder of the name, "
+            "and no others"
         )
     return _Template(
         data, places, {key: parse(Parameter, value, where) for key, value in given.items()}
@@ -259,7 +264,7 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
 def _values(
     entry_name: str, name: str, parameters: Mapping[str, Parameter]
 ) -> dict[str, str] | None:
-    """The placeholders' values if `name` matches `entry_name`, else None."""
+    """Returns the placeholders' values if `name` matches `entry_name`, else None."""
     form = re.escape(PLACEHOLDER.sub(r"<\1>", entry_name))
     for key, parameter in parameters.items():
         allowed = (
@@ -270,13 +275,14 @@ def _values(
         match = re.fullmatch(form, name)
     except re.error as fault:
         raise RecipeError(
-            f"corpus {entry_name}: a pattern of its `parameters` is not a valid regular expression: {fault}"
+            f"corpus {entry_name}: a pattern in its `parameters` is not a valid regular "
+            f"expression: {fault}"
         ) from fault
     return match.groupdict() if match else None
 
 
 def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> dict[str, str]:
-    """The values of all placeholders that the texts of an entry may use."""
+    """Returns the values of all placeholders that the texts of an entry may use."""
     theirs = {
         f"their_{key}": parameters[key].values.get(value, value) for key, value in values.items()
     }
@@ -287,7 +293,7 @@ def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> di
 
 
 def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
-    """Fills the placeholders in all texts."""
+    """Fills in the placeholders in all texts."""
     if isinstance(data, dict):
         return {
             key: value if key == "parameters" else _fill(value, known, where)

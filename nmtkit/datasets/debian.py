@@ -1,7 +1,7 @@
 """Files of a Debian release from a mirror: the package index, translated package descriptions, and packages.
 
-The release file lists the checksum of every index, and the package index that of every package. So a corpus depends
-on the release alone, not on the machine or its apt.
+The release file lists the checksum of every index, and the package index the checksum of every
+package. So a corpus depends only on the release, not on the machine or its apt.
 """
 
 import os
@@ -23,18 +23,19 @@ from nmtkit.datasets.sources import CorpusSource, SourceFile, UrlSource
 
 PACKAGE_INDEX = "main/binary-amd64/Packages"
 MAX_FILE_BYTES = 2**26
-"""Bytes of a file of a package that is read."""
+"""Maximum size in bytes of a package file that is read."""
 
 _ADDRESS = re.compile(
     r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE
 )
-"""An archive of Debian in one of apt's two formats; that of security updates has another name."""
+"""A Debian archive in one of apt's two formats; the security archive has another name."""
 
 
 def apt_mirrors(folder: Path) -> Iterator[str]:
-    """The addresses of the Debian archives that apt reads, from its configuration in `folder`; as https.
+    """Returns the addresses of the Debian archives in apt's configuration in `folder`, as https.
 
-    Apt compares signatures and may use plain http. Here the list of checksums is trusted, so nobody may change it.
+    Apt verifies signatures and may use plain http. nmtkit trusts the list of checksums, so it must
+    be transferred securely.
     """
     for path in (folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))):
         if path.is_file():
@@ -43,16 +44,16 @@ def apt_mirrors(folder: Path) -> Iterator[str]:
 
 
 RELEASE = "bookworm"
-"""The code name of the release, which no longer changes."""
+"""Code name of the release, which no longer changes."""
 
 
 class _ReleaseSource(CorpusSource):
     def _mirror(self) -> str:
-        """The address of a mirror: $NMTKIT_DEBIAN_MIRROR, or the one that this machine's apt uses."""
+        """Returns the address of a mirror: $NMTKIT_DEBIAN_MIRROR, or the one in apt's configuration."""
         address = os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
         if not address:
             raise DataError(
-                f"{self.label()}: apt names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"
+                f"{self.label()}: no Debian mirror in apt's configuration; set NMTKIT_DEBIAN_MIRROR"
             )
         return address.rstrip("/")
 
@@ -67,7 +68,7 @@ class _ReleaseSource(CorpusSource):
             checksums = {name: (sha, int(size)) for sha, size, name in rows}
         except ValueError:  # a page of a network that asks to log in
             raise DataError(
-                f"{release.path}: not the list of checksums of Debian; delete it, and fetch again"
+                f"{release.path}: not Debian's list of checksums; delete it and fetch again"
             ) from None
         version = "".join(
             line.removeprefix("Version: ") for line in facts if line.startswith("Version: ")
@@ -89,11 +90,11 @@ class _ReleaseSource(CorpusSource):
 
 
 class DebianPackage(_ReleaseSource):
-    """One package of a Debian release."""
+    """A package of a Debian release."""
 
     kind: Literal["debian_package"] = "debian_package"
     package: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
-    """The package's name."""
+    """Name of the package."""
 
     @override
     def label(self) -> str:
@@ -111,7 +112,7 @@ class DebianPackage(_ReleaseSource):
 
 
 class DebianIndexes(_ReleaseSource):
-    """The descriptions of all packages of a Debian release in some languages, and the package index."""
+    """The package descriptions of a Debian release in some languages, and the package index."""
 
     kind: Literal["debian_indexes"] = "debian_indexes"
     languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(
@@ -131,7 +132,7 @@ class DebianIndexes(_ReleaseSource):
 
 
 def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The stanzas of an index, each with the given fields that it has; continuation lines follow a line feed."""
+    """Yields the stanzas of an index with the given fields; joins continuation lines with line feeds."""
     stanza: dict[str, str] = {}
     name = ""
     [index] = members(path)
@@ -146,7 +147,7 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
                 name, colon, value = line.partition(":")
                 if not colon:
                     raise DataError(
-                        f"{path}, line {number}: expected `Field: value`; fetch it again"
+                        f"{path}, line {number}: expected `Field: value`; fetch the file again"
                     )
                 if name in fields:
                     stanza[name] = value.strip()
@@ -158,7 +159,7 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
-    """The regular files of a package, one at a time: path from the root, and content. Nothing is written to disk."""
+    """Yields path and content of the regular files of a package without writing to disk."""
     try:
         with deb.open("rb") as file:
             if file.read(8) != b"!<arch>\n":
@@ -173,13 +174,13 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                         for member in filter(tarfile.TarInfo.isreg, tar):
                             if member.size > MAX_FILE_BYTES:
                                 raise tarfile.ReadError(
-                                    f"{member.name} has {member.size} bytes, too many for a page"
+                                    f"{member.name} has {member.size} bytes, too large for a page"
                                 )
                             yield member.name.removeprefix("./"), tar.extractfile(member).read()  # type: ignore[union-attr]
                     return
                 file.seek(size + size % 2, 1)
-            raise tarfile.ReadError("it has no data")
+            raise tarfile.ReadError("it contains no data")
     except (*DAMAGE_ERRORS, ValueError) as fault:
         raise DataError(
-            f"{deb}: not a complete package: {fault}; delete it and fetch it again"
+            f"{deb}: not a complete package: {fault}; delete it and fetch again"
         ) from fault

@@ -1,7 +1,7 @@
-"""Readers of Debian's package descriptions with their translations, and of LibreOffice's help pages.
+"""Readers for Debian's translated package descriptions and LibreOffice's help pages.
 
-A description begins with one line, the summary; " ." separates the paragraphs of the rest, and lines that begin with
-two spaces are not to be wrapped: mostly lists.
+The first line of a description is the summary; " ." separates the following paragraphs, and lines
+that begin with two spaces must not be wrapped (mostly lists).
 """
 
 import re
@@ -33,27 +33,27 @@ class Description:
 
     package: str
     md5: str
-    """The MD5 sum of the English description, the same for all its translations."""
+    """MD5 checksum of the English description, shared by all translations."""
     summary: str
     paragraphs: list[list[str]]
-    """Lines, without the leading space of each."""
+    """Lines without their leading space."""
 
 
 class DebianDescriptions(Reader):
-    """Summaries and paragraphs of package descriptions in two languages, grouped by package families.
+    """Summaries and paragraphs of package descriptions in two languages, grouped by package family.
 
-    Paragraphs are paired if a translation has as many as the original, and list items if both paragraphs have as many.
-    Text is unwrapped, and list markers are removed.
+    Paragraphs are paired if both languages have equally many, and so are list items. Text is
+    unwrapped, and list markers are removed.
     """
 
     kind: Literal["debian_descriptions"] = "debian_descriptions"
     src: str
-    """Debian's code of the source language: en, pt_BR."""
+    """Debian's source language code: en, pt_BR."""
     tgt: str
     """The target language."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs in the order of the source's index; the target's descriptions are in memory, 10 to 40 MB."""
+        """Yields pairs in the order of the source index; keeps the target's descriptions (10 to 40 MB) in memory."""
         families = _families(files)
         targets = {item.md5: item for item in descriptions(_of_language(files, self.tgt), self.tgt)}
         for item in descriptions(_of_language(files, self.src), self.src):
@@ -75,20 +75,20 @@ class DebianDescriptions(Reader):
 
 
 MIN_DESCRIPTION_WORDS = 15
-"""The fewest words of a long description that is summarized."""
+"""Minimum words of a long description to summarize."""
 
 
 class DebianSummaries(Reader):
-    """Long descriptions of packages and their one-line summaries, grouped by package families.
+    """Long package descriptions and their one-line summaries, grouped by package family.
 
-    Packages of a family often begin with the same paragraph: only the first one is taken, so that no two articles have
-    the same first paragraph, digits and punctuation aside.
+    Packages of a family often begin with the same paragraph. Only the first of them is used, so
+    that no two articles have the same first paragraph, ignoring digits and punctuation.
     """
 
     kind: Literal["debian_summaries"] = "debian_summaries"
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs in the order of the index; the letters of each first paragraph stay in memory."""
+        """Yields pairs in the order of the index; keeps the letters of each first paragraph in memory."""
         families = _families(files)
         beginnings: set[str] = set()
         for item in descriptions(_of_language(files, "en"), "en"):
@@ -96,20 +96,20 @@ class DebianSummaries(Reader):
                 " ".join(line.split()) for lines in item.paragraphs for line in lines
             )
             if len(article.split()) < MIN_DESCRIPTION_WORDS:
-                dropped[f"long description of less than {MIN_DESCRIPTION_WORDS} words"] += 1
+                dropped[f"long description with fewer than {MIN_DESCRIPTION_WORDS} words"] += 1
             elif _letters(item.summary) == _letters(item.package) or len(item.summary.split()) < 2:
                 dropped["summary that only names the package"] += 1
             elif _PLACEHOLDERS.search(item.summary):
                 dropped["package that only points to another one"] += 1
             elif (beginning := _letters(" ".join(item.paragraphs[0]))) in beginnings:
-                dropped["first paragraph that another package has too"] += 1
+                dropped["first paragraph shared with another package"] += 1
             else:
                 beginnings.add(beginning)
                 yield Pair(article, item.summary, group=families(item.package))
 
 
 def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
-    """The descriptions in some indexes of one language, each text once."""
+    """Yields the descriptions from indexes of one language, each text once."""
     text = f"Description-{language}"
     checksums: set[str] = set()
     for path in paths:
@@ -123,7 +123,7 @@ def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
 
 
 def paragraphs(lines: Sequence[str]) -> list[list[str]]:
-    """The paragraphs of a long description, without the leading space of each line."""
+    """Returns the paragraphs of a long description, without leading spaces."""
     divided: list[list[str]] = [[]]
     for line in lines:
         if line.strip() == ".":
@@ -134,7 +134,7 @@ def paragraphs(lines: Sequence[str]) -> list[list[str]]:
 
 
 def units(lines: Sequence[str]) -> list[str]:
-    """Unwraps a paragraph: running text is one unit, and so is every list item or table line."""
+    """Unwraps a paragraph into units: running text, list items and table lines."""
     pieces: list[list[str]] = []
     depth = 0  # indentation of the last unit
     for line in lines:
@@ -151,12 +151,12 @@ def units(lines: Sequence[str]) -> list[str]:
 
 
 def family(source: str) -> str:
-    """The family of a source package: its name without versions (gcc-12-cross: gcc-cross)."""
+    """Returns the family of a source package: its name without versions (gcc-12-cross: gcc-cross)."""
     return _VERSION.sub("", source) or source
 
 
 def _families(files: Sequence[Path]) -> Callable[[str], str]:
-    """A function from a package to its family, by the source packages of the package indexes among the files."""
+    """Returns a function from a package to its family, based on the package indexes among the files."""
     families: dict[str, str] = {}
     for path in files:
         if path.name.startswith("Packages"):
@@ -171,7 +171,8 @@ def _of_language(files: Sequence[Path], language: str) -> list[Path]:
     indexes = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
     if not indexes:
         raise DataError(
-            f"no source of the corpus has package descriptions in {language!r}; add it to `languages`"
+            f"no source of the corpus has package descriptions in {language!r}; add the "
+            "language to `languages`"
         )
     return indexes
 
@@ -184,15 +185,16 @@ def _letters(text: str) -> str:
 
 
 class LibreOfficeHelp(Reader):
-    """Paragraphs of LibreOffice's help pages from two packages, joined by page and id, grouped by page."""
+    """Paragraphs of LibreOffice help pages from two packages, paired by page and id, grouped by page."""
 
     kind: Literal["libreoffice_help"] = "libreoffice_help"
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, page by page of the source's package; the target's paragraphs are in memory, about 10 MB."""
+        """Yields the pairs page by page in source order; keeps the target's paragraphs (about 10 MB) in memory."""
         if len(files) != 2:
             raise DataError(
-                f"help pages are in a package of each language, and the sources give {len(files)} files"
+                "help pages require one package per language, but the sources have "
+                f"{len(files)} files"
             )
         src_file, tgt_file = files
         targets = dict(pages(tgt_file))
@@ -200,7 +202,7 @@ class LibreOfficeHelp(Reader):
             for name, texts in sources.items():
                 translated = targets.get(page, {}).get(name)
                 if translated is None:
-                    dropped["paragraph that the other language does not have"] += len(texts)
+                    dropped["paragraph missing in the other language"] += len(texts)
                 elif len(translated) != len(texts):
                     dropped["paragraph repeated more often in one language"] += len(texts)
                 else:
@@ -212,7 +214,7 @@ class LibreOfficeHelp(Reader):
 
 
 def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """The help pages of a package: path below the language's folder, and paragraphs; DataError if there are none."""
+    """Yields the help pages of a package as path and paragraphs; DataError if there are none."""
     has_pages = False
     for path, data in package_files(deb):
         if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
@@ -224,15 +226,17 @@ def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
             yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
     if not has_pages:
         raise DataError(
-            f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)"
+            f"{deb}: this package contains no LibreOffice help pages (expected "
+            f"{_ROOT}LANGUAGE/text/...)"
         )
 
 
 def page_paragraphs(html: str) -> dict[str, list[str]]:
-    """The paragraphs and headings of a help page by id, without code.
+    """Returns the paragraphs and headings of a help page by id, without code.
 
-    An id has several texts if the page embeds a part of another page repeatedly. Text that depends on the system or
-    the module ("Command" or "Ctrl") is the default variant, or the first if there is no default.
+    An id has several texts if the page embeds a part of another page repeatedly. For text that
+    depends on the system or module ("Command" or "Ctrl"), the default variant is used, or else the
+    first.
     """
     parser = _PageParser()
     parser.feed(html)
@@ -242,13 +246,13 @@ def page_paragraphs(html: str) -> dict[str, list[str]]:
 
 @dataclass
 class _Span:
-    """An open element: the block itself, or a span within it. A switch contains variants of a text."""
+    """An open element: a block, or a span within it. A switch contains variants of a text."""
 
     name: str
     kind: Literal["plain", "switch", "variant"] = "plain"
     pieces: list[str] = field(default_factory=list)
     variants: list[tuple[str, str]] = field(default_factory=list)
-    """Id and text of each variant of a switch."""
+    """The id and text of each variant of a switch."""
 
     def text(self) -> str:
         if self.kind == "switch":  # only white space is between the variants

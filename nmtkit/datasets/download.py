@@ -1,7 +1,8 @@
-"""Resumable HTTP downloads with retries and checksums. The only user of requests.
+"""Resumable HTTP downloads with retries and checksums; the only module that uses requests.
 
-An incomplete download is NAME.part; NAME.part.version says which version it belongs to. A server that sends the rest of
-another version, the whole file again, or more or fewer bytes than it announced is noticed.
+An incomplete download is NAME.part; NAME.part.version identifies its version. The code detects a
+server that sends the rest of another version, the whole file again, or more or fewer bytes than
+announced.
 """
 
 import hashlib
@@ -25,14 +26,14 @@ TIMEOUT = (20.0, 60.0)
 MAX_REDIRECTS = 10
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 MAX_ATTEMPTS = 6
-"""Failed attempts in a row, without a byte more, after which a download is given up."""
+"""Number of consecutive failed attempts without progress before giving up."""
 MAX_WAIT = 120.0
-"""The longest pause in seconds between two attempts; a server that asks for a longer one is not waited for."""
+"""Maximum pause in seconds between attempts; if a server asks for a longer one, give up."""
 CHUNK_BYTES = 1 << 18
 
 
 class PartialFile:
-    """The bytes downloaded so far, and the version they belong to."""
+    """The bytes downloaded so far and their version."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -48,11 +49,11 @@ class PartialFile:
 
     @property
     def version(self) -> str:
-        """What the server calls it; empty if it does not say."""
+        """The server's version identifier; empty if it sends none."""
         return self._version.read_text("ascii", "ignore").strip() if self._version.exists() else ""
 
     def start(self, version: str) -> None:
-        """Starts again from the first byte of a version."""
+        """Restarts at the first byte of a version."""
         self.delete()
         self._version.write_text(version, encoding="utf-8")
 
@@ -70,8 +71,8 @@ class PartialFile:
 class RetryableError(Exception):
     """A failure after which another attempt may succeed.
 
-    `wait`: the seconds the server asks for. `connected`: without a connection another attempt is made only if there was
-    one a moment ago.
+    `wait`: the delay in seconds that the server asks for. `connected`: without a connection,
+    another attempt is made only after a recent success.
     """
 
     def __init__(self, why: str, wait: float | None = None, connected: bool = True) -> None:
@@ -87,22 +88,22 @@ class FetchContext:
     folder: Path
     """The download cache, shared by all corpora."""
     notify: Callable[[str], None]
-    """Takes a sentence for the user."""
+    """Receives messages for the user."""
     progress: Callable[[int, int | None], None]
-    """Takes the bytes of the present file so far, and its size if known."""
+    """Receives the bytes of the current file so far, and its size if known."""
     count: Callable[[int], None] = lambda pairs: None
-    """Takes the number of pairs written so far."""
+    """Receives the number of pairs written so far."""
     sleep: Callable[[float], None] = time.sleep
     timeout: tuple[float, float] = TIMEOUT
-    """Seconds to wait for a connection and for the next bytes."""
+    """Timeouts in seconds for the connection and the next bytes."""
 
 
 def download(
     url: str, target: Path, context: FetchContext, sha256: str = "", size: int | None = None
 ) -> str:
-    """Downloads a file into an existing folder, resuming an earlier attempt; returns its SHA-256 checksum.
+    """Downloads a file into an existing folder, resuming if possible; returns its SHA-256 checksum.
 
-    `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
+    `sha256` and `size` (in bytes) are the expected values; an empty checksum accepts any file.
     """
     with requests.Session() as session, write_errors(target), ExitStack() as stack:
         with suppress(OSError):  # Windows opens no folder
@@ -123,9 +124,15 @@ def download(
                 wait = 2.0**failures if fault.wait is None else fault.wait
                 if failures >= MAX_ATTEMPTS or wait > MAX_WAIT:
                     resumable = (
-                        f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
+                        f"; {part.size:,} bytes were kept, and the download will resume there"
+                        if part.size
+                        else ""
                     )
-                    too_long = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
+                    too_long = (
+                        f", and the server asks to wait {wait:.0f} seconds"
+                        if wait > MAX_WAIT
+                        else ""
+                    )
                     raise DataError(
                         f"{url}: {fault}{too_long}; try again later{resumable}"
                     ) from fault
@@ -136,8 +143,9 @@ def download(
         if sha256 and digest != sha256:
             part.delete()
             raise DataError(
-                f"{url}: unexpected file: its SHA-256 checksum is {digest}, not {sha256}. It was deleted. Either the "
-                "download was damaged (try again), or the publisher has replaced the file"
+                f"{url}: unexpected file: its SHA-256 checksum is {digest}, not {sha256}. It was "
+                "deleted. Either the download was damaged (try again), or the publisher has "
+                "replaced the file"
             )
         part.finish()
     return digest
@@ -151,7 +159,7 @@ def _download_rest(
     sha256: str,
     size: int | None,
 ) -> str:
-    """Requests the missing bytes and appends them; returns the checksum of the whole file."""
+    """Downloads and appends the missing bytes; returns the checksum of the whole file."""
     # A checksum protects the whole file even if the server does not identify versions.
     start = part.size if part.version or sha256 else 0
     with _request(session, url, start, part, context) as response:
@@ -199,7 +207,7 @@ def _download_rest(
 def _request(
     session: requests.Session, url: str, start: int, part: PartialFile, context: FetchContext
 ) -> requests.Response:
-    """The response to a request for everything from byte `start` on."""
+    """Requests everything from byte `start` on."""
     # Some publishers refuse clients that do not identify themselves.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"nmtkit/{__version__}"}
     if start:
@@ -220,21 +228,21 @@ def _request(
         before, url = url, urljoin(url, response.headers["Location"])
         scheme = urlsplit(url).scheme
         if scheme not in ("http", "https") or (scheme == "http" and before.startswith("https:")):
-            raise DataError(f"{before} redirects to {url}, which is not as safe; refused")
+            raise DataError(f"{before} redirects to {url}, which is less secure; rejected")
     else:
-        raise DataError(f"{origin}: redirects more than {MAX_REDIRECTS} times; refused")
+        raise DataError(f"{origin}: more than {MAX_REDIRECTS} redirects; rejected")
     if response.status_code == 200 or (start and response.status_code in (206, 416)):
         return response
     response.close()
-    status = f"the server answers {response.status_code} {response.reason or ''}".rstrip()
+    status = f"the server answered {response.status_code} {response.reason or ''}".rstrip()
     if response.status_code in RETRY_STATUSES:
         wait = None
         with suppress(InvalidHeader):  # seconds or a date
             wait = Retry().parse_retry_after(response.headers.get("Retry-After", ""))
         raise RetryableError(status, wait)
     raise DataError(
-        f"{url}: {status}; the address may have moved: see the corpus's homepage, and name the new "
-        "one in a catalogue of your own (--catalogue)"
+        f"{url}: {status}; the address may have changed: see the corpus's homepage, and put the "
+        "new address into your own catalogue (--catalogue)"
     )
 
 
@@ -246,7 +254,7 @@ def _body(response: requests.Response) -> Iterator[bytes]:
 
 
 def _version(response: requests.Response) -> str:
-    """The ETag, unless it is a weak one, which does not promise equal bytes, or the date of the last change."""
+    """Returns the ETag, unless it is weak (no guarantee of equal bytes), or else the modification date."""
     etag = response.headers.get("ETag", "W/")
     return response.headers.get("Last-Modified", "") if etag.startswith("W/") else etag
 
@@ -264,7 +272,7 @@ def _request_error(
     host, why = urlsplit(url).hostname, _root_cause(fault)
     if isinstance(fault, (requests.exceptions.ProxyError, requests.exceptions.SSLError)):
         return DataError(
-            f"{url}: cannot download it ({why}); HTTPS_PROXY and HTTP_PROXY name the proxy"
+            f"{url}: cannot be downloaded ({why}); check the proxy in HTTPS_PROXY and HTTP_PROXY"
         )
     if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
         return RetryableError(
@@ -274,11 +282,11 @@ def _request_error(
         )
     if isinstance(fault, (requests.exceptions.Timeout, requests.exceptions.ConnectionError)):
         return RetryableError(f"the connection broke ({why})")
-    return DataError(f"{url}: cannot download it ({fault})")
+    return DataError(f"{url}: cannot be downloaded ({fault})")
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:
-    """The error, and those it was raised from."""
+    """Yields the error and its causes."""
     cause: BaseException | None = fault
     while cause is not None:
         yield cause
@@ -286,7 +294,7 @@ def _causes(fault: BaseException) -> Iterator[BaseException]:
 
 
 def _root_cause(fault: BaseException) -> str:
-    """The operating system's words for an error, if it has any."""
+    """Returns the operating system's description of an error, if any."""
     causes = list(_causes(fault))
     words = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     return next(words, str(causes[-1]) or type(causes[-1]).__name__)

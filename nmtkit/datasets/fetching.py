@@ -1,6 +1,7 @@
-"""Fetches a corpus: from a catalogue entry to a folder of files that can be trained on.
+"""Fetches a corpus: turns a catalogue entry into a folder of files for training.
 
-Beside the files lies the card: where the corpus is from, its licence, what is in it and what was filtered out.
+The folder also contains the card with the origin, licence and content of the corpus and what was
+filtered out.
 """
 
 import json
@@ -29,35 +30,37 @@ CARD_TEXT = "CARD.md"
 
 
 def cache_folder() -> Path:
-    """The download cache: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Returns the download cache: `nmtkit/downloads` in $XDG_CACHE_HOME or ~/.cache."""
     return user_cache() / "downloads"
 
 
 def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
-    """The card of the corpus if it is in the folder already; DataError if a part is missing or something else there."""
+    """Returns the card if the folder already contains the corpus; DataError if incomplete or another."""
     card = _earlier_card(corpus, folder)
     missing = (
         [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
     )
     if missing:
         raise DataError(
-            f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --overwrite"
+            f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with "
+            "--overwrite"
         )
     return card
 
 
 def _names(corpus: Corpus, card: Mapping[str, Any]) -> list[str]:
-    """The names of the texts and of the recipe."""
+    """Returns the names of the texts and the recipe."""
     return [*card["files"], f"{corpus.name}.yaml"]
 
 
 def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
-    """The card of the corpus; None if the folder is empty or missing."""
+    """Returns the card of the corpus; None if the folder is empty or missing."""
     path = folder / CARD_JSON
     if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(
-                f"{folder} exists already, and is not a fetched corpus; name another folder with --to DIR"
+                f"{folder} already exists and is not a fetched corpus; name another folder with "
+                "--to DIR"
             )
         return None
     try:
@@ -68,15 +71,17 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
             f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again"
         ) from fault
     if name != corpus.name:
-        raise DataError(f"{folder} holds the corpus {name}; name another folder with --to DIR")
+        raise DataError(
+            f"{folder} already contains corpus {name}; name another folder with --to DIR"
+        )
     return card
 
 
 def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> dict[str, Any]:
     """Downloads, reads, filters, splits and writes a corpus; returns its card.
 
-    The files are written to a temporary folder, and move to their place when all are complete, the card last. Files of
-    an earlier fetch are replaced, other files in the folder stay.
+    The files are written to a temporary folder and moved into place when all are complete, the card
+    last. Files of an earlier fetch are replaced; other files in the folder stay.
     """
     earlier = _earlier_card(corpus, folder)
     obtained = [one for source in corpus.entry.sources for one in source.obtain(context)]
@@ -102,7 +107,7 @@ def _write(
     context: FetchContext,
     command: str,
 ) -> dict[str, Any]:
-    """Writes the splits, the card and the recipe into an empty folder; returns the content of the card."""
+    """Writes splits, card and recipe into an empty folder; returns the content of the card."""
     context.notify("reading and writing the pairs")
     dropped, read = Counter[str](), Counter[str]()
     pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
@@ -110,7 +115,7 @@ def _write(
     for split, count in corpus.entry.expected.items():
         if read[split] != count:
             context.notify(
-                f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected"
+                f"the published {split} has {read[split]:,} pairs, but {count:,} were expected"
             )
     card = make_card(corpus, obtained, written, dropped, command)
     write_card(card, folder)
@@ -119,14 +124,14 @@ def _write(
 
 
 def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
-    """Counts the pairs by the split that the corpus gives them."""
+    """Counts the pairs per split of the corpus."""
     for pair in pairs:
         read[pair.split] += 1
         yield pair
 
 
 def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
-    """The recipe beside the files: one of nmtkit's own for this corpus, or a preset chosen by size."""
+    """Returns the recipe for the folder: nmtkit's own for this corpus, or a preset chosen by size."""
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
@@ -161,7 +166,7 @@ def make_card(
     dropped: Counter[str],
     command: str,
 ) -> dict[str, Any]:
-    """The content of card.json; `command` is what the user typed."""
+    """Returns the content of card.json; `command` is the user's command."""
     entry = corpus.entry
     return {
         "name": corpus.name,
@@ -184,7 +189,7 @@ def make_card(
 
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
-    """Writes card.json, and the same for people as CARD.md."""
+    """Writes card.json and its readable version CARD.md."""
     (folder / CARD_JSON).write_text(
         json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
     )

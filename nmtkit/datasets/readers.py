@@ -1,10 +1,11 @@
-"""Readers turn the published files of a corpus into pairs: their contract, and readers of parallel texts.
+"""Readers turn the published files of a corpus into pairs: base class, and readers of parallel texts.
 
-A reader is a group of settings, `read:` of a catalogue entry. To add one: a class with its own `kind`, and its name in
-`AnyReader` of `catalogue.py`.
+A reader is a group of settings (`read:` in a catalogue entry). To add one, write a class with its
+own `kind`, and add it to `AnyReader` in `catalogue.py`.
 
-Shared tasks have two marked-up formats: talks of WIT3 for training, and segments (SGML, XML) for testing. Neither is
-valid XML in practice (bare ampersands, attributes without quotes), so both are read by their few tags alone.
+Shared tasks use two markup formats: WIT3 talks for training, and segments (SGML, XML) for testing.
+Neither is valid XML in practice (bare ampersands, unquoted attributes), so the readers look only
+for the few relevant tags.
 """
 
 import re
@@ -26,33 +27,33 @@ from nmtkit.datasets.archives import NOT_UTF8, members
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation, or an article and its summary; each is one line without a line end."""
+    """A sentence and its translation, or an article and its summary; each on one line without line end."""
 
     src: str
     tgt: str
     group: str = ""
-    """Pairs of one group (a page, a package family) go to the same split. Empty: the source text itself."""
+    """Pairs of one group (a page, a package family) go to the same split. Empty: group by source text."""
     split: str = ""
-    """"train", "valid" or "test" if the corpus says so; else empty, and `split` of the entry decides."""
+    """"train", "valid" or "test" if the corpus defines it; empty: use the entry's `split`."""
 
 
 class Reader(Settings):
-    """Settings of one file layout, and the reading itself."""
+    """Settings and code for reading one file layout."""
 
     @abstractmethod
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs of the corpus, one at a time, in a fixed order. Filtering is done later, by `filter` of the entry.
+        """Yields the pairs of the corpus in a fixed order; the entry's `filter` is applied later.
 
         Args:
             files: the files of the sources, in the order of the catalogue entry.
             dropped: counts of skipped items by reason ("no translation"), shown to the user and in the card.
 
-        A file that is damaged or has another layout is a DataError that names it and its member.
+        A damaged file or another layout raises DataError with the names of file and member.
         """
 
 
 def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
-    """The lines of FILE, or FILE:MEMBER for a member of an archive, without line ends and byte-order mark."""
+    """Yields the lines of FILE or FILE:MEMBER (an archive member) without line ends and byte-order mark."""
     name, _, member = place.partition(":")
     path = find_file(files, name)
     # What is no archive is its own only member, without the ending where it is packed.
@@ -67,24 +68,26 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
     content = f"{', '.join(others[:10])}{more}" or "nothing"
     raise DataError(
-        f"{place}: {path} has no such text, only {content}; name one as {name}:MEMBER in the entry"
+        f"{place}: {path} contains no such text, only {content}; name one as {name}:MEMBER in "
+        "the entry"
     )
 
 
 def find_file(files: Sequence[Path], name: str) -> Path:
-    """The file of a name; DataError if the sources have none."""
+    """Returns the file with this name; DataError if the sources have none."""
     file = next((path for path in files if path.name == name), None)
     if file is None:
         given = ", ".join(path.name for path in files)
         raise DataError(
-            f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry"
+            f"{name}: the corpus's sources provide no file of this name, only {given}; correct "
+            "the entry"
         )
     return file
 
 
 # ------------------------------------------------------------------------------------------------------ parallel texts
 
-MARKUP_LINES = "lines of mark-up about talks: title, description, address and the like"
+MARKUP_LINES = "markup lines about talks (title, description, address and so on)"
 
 _TAG_LINE = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
 _TALK = re.compile(r"\s*<talkid>\s*([^<]*?)\s*</talkid>", re.IGNORECASE)
@@ -94,17 +97,17 @@ _TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Segment:
-    """A text of one side, without tags."""
+    """A text of one side without tags."""
 
     text: str
     place: str = ""
-    """The document it belongs to, in words; both sides must agree. Empty: unknown."""
+    """Description of its document, which must agree between both sides. Empty: unknown."""
     group: str = ""
     """See `Pair.group`."""
 
 
 def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """The sentences of `train.tags` files: all lines but those that begin with a tag (metadata of the talk)."""
+    """Yields the sentences of `train.tags` files: all lines that do not begin with a tag (talk metadata)."""
     talk = ""
     for line in lines:
         if not _TAG_LINE.match(line):
@@ -116,7 +119,7 @@ def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Itera
 
 
 def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """The texts between <seg> and </seg>, on one line or several; DataError for a missing tag, with the line."""
+    """Yields the texts between <seg> and </seg>; DataError with the line for a missing tag."""
     document, segment, begun, parts = "", "", 0, list[str]()
     for number, line in enumerate(lines, start=1):
         at = 0
@@ -132,9 +135,9 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
                     segment, begun = _attribute(tag[3], "id"), number
             elif begun or name == "seg":
                 fault = (
-                    f"inside of the segment that begins in line {begun}"
+                    f"inside the segment that begins on line {begun}"
                     if begun
-                    else "where no segment is open"
+                    else "outside any segment"
                 )
                 raise DataError(f"{where}, line {number}: {tag[0]} {fault}; is the file damaged?")
             elif not closes:
@@ -145,11 +148,14 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
             if sum(map(len, parts)) > MAX_LINE_BYTES:
                 raise DataError(f"{where}, line {begun}: this segment has no end")
     if begun:
-        raise DataError(f"{where}, line {begun}: this segment has no end; is the file complete?")
+        raise DataError(
+            f"{where}, line {begun}: this segment is not closed; the file may be incomplete: fetch "
+            "it again"
+        )
 
 
 def unescape_entities(text: str) -> str:
-    """Replaces character references such as `&#39;`, which need their semicolon, unlike in `html.unescape`."""
+    """Replaces character references such as `&#39;`; unlike `html.unescape`, requires the semicolon."""
     return _ENTITY.sub(
         lambda match: html5.get(f"{match[1]};", match[0]) if match[1] else unescape(match[0]), text
     )
@@ -172,20 +178,21 @@ class ParallelFiles(Settings):
     """Two aligned texts."""
 
     src: str
-    """FILE, or FILE:MEMBER for a member of an archive. Either may be gzip-compressed."""
+    """FILE, or FILE:MEMBER for an archive member. Either may be gzip-compressed."""
     tgt: str
     """The target text."""
     split: Literal["train", "valid", "test", ""] = ""
-    """The split; empty: `split` of the entry decides."""
+    """The split; empty: use the entry's `split`."""
     format: Literal["lines", "talks", "segments"] = "lines"
-    """lines: a sentence a line. talks: WIT3's train.tags, without the lines of tags. segments: SGML or XML, a sentence
-    between <seg> and </seg>."""
+    """lines: one sentence per line. talks: WIT3's train.tags without the tag lines. segments: SGML
+    or XML with sentences between <seg> and </seg>.
+    """
     entities: bool | None = None
-    """Whether character references such as `&quot;` are replaced; default: in segments only."""
+    """Replace character references such as `&quot;`; default: only in segments."""
 
 
 class AlignedReader(Reader):
-    """Aligned texts of any number of splits. An archive of both sides is read twice at once, not unpacked."""
+    """Aligned texts of any number of splits. An archive with both sides is read twice in parallel, not unpacked."""
 
     kind: Literal["aligned"] = "aligned"
     parts: list[ParallelFiles] = Field(min_length=1)
@@ -214,34 +221,35 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
             more = 1 + sum(1 for side in sides for _ in side)
             counts = (count, count + more) if src is None else (count + more, count)
             raise DataError(
-                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}: they are not parallel"
+                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}, so "
+                "they are not parallel"
             )
         count += 1
         if src.place != tgt.place:
             raise DataError(
-                f"{part.src} and {part.tgt} differ at number {count}: {src.place or 'nothing'} on one side, "
-                f"{tgt.place or 'nothing'} on the other"
+                f"{part.src} and {part.tgt} differ at item {count}: {src.place or 'nothing'} on "
+                f"one side, {tgt.place or 'nothing'} on the other"
             )
         yield Pair(clean(src.text), clean(tgt.text), group=src.group, split=part.split)
     if not count:
-        raise DataError(f"{part.src}: it has no {part.format}; has its layout changed?")
+        raise DataError(f"{part.src}: contains no {part.format}; its layout may have changed")
 
 
 class TabSeparatedReader(Reader):
-    """Lines of tab-separated columns; other columns, such as the author of a sentence, are ignored."""
+    """Tab-separated columns; other columns, such as the author of a sentence, are ignored."""
 
     kind: Literal["tab_separated"] = "tab_separated"
     text: str
-    """FILE, or FILE:MEMBER for a member of an archive."""
+    """FILE, or FILE:MEMBER for an archive member."""
     src: int = Field(default=1, ge=1)
-    """The source column, counted from 1."""
+    """Source column, counted from 1."""
     tgt: int = Field(default=2, ge=1)
     """The target column."""
     group: int | None = Field(default=None, ge=1)
-    """The column that identifies the group of a pair; default: the source."""
+    """Column that identifies the group of a pair; default: the source."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pair of every line that is not empty; DataError for too few columns, with the line."""
+        """Yields the pair of every non-empty line; DataError with the line if columns are missing."""
         group = self.group or self.src
         needed = max(self.src, self.tgt, group)
         for number, line in enumerate(text_lines(files, self.text), start=1):
@@ -251,7 +259,7 @@ class TabSeparatedReader(Reader):
             columns = line.split("\t")
             if len(columns) < needed:
                 raise DataError(
-                    f"{self.text}, line {number}: expected {needed} columns between tabs, found {len(columns)}; "
-                    "has the layout of the file changed?"
+                    f"{self.text}, line {number}: expected {needed} tab-separated columns, found "
+                    f"{len(columns)}; the file's layout may have changed"
                 )
             yield Pair(columns[self.src - 1], columns[self.tgt - 1], group=columns[group - 1])

@@ -1,4 +1,4 @@
-"""Published test sets by name, such as wmt14/en-de, from sacrebleu."""
+"""Published test sets from sacrebleu by name, such as wmt14/en-de."""
 
 import socket
 
@@ -9,19 +9,19 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.data.text.files.lines import read_lines
 
 TIMEOUT = 30.0
-"""Seconds to wait for a server."""
+"""Server timeout in seconds."""
 
 
 def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
-    """Sources and references of a test set such as "wmt14/en-de" or "wmt14/full/en-de"; one list for each reference.
+    """Returns sources and lists of references of a set such as "wmt14/en-de" or "wmt14/full/en-de".
 
-    It is downloaded the first time and kept in ~/.sacrebleu, or $SACREBLEU.
+    The set is downloaded on first use and cached in ~/.sacrebleu or $SACREBLEU.
     """
     test_set, _, pair = name.rpartition("/")
     if test_set not in DATASETS:
         raise DataError(
-            f"unknown test set {name!r}; a name is a set and a language pair, such as wmt14/en-de: "
-            + suggest_names(test_set or name, sorted(DATASETS))
+            f"unknown test set {name!r}; a name consists of a set and a language pair, such as "
+            "wmt14/en-de: " + suggest_names(test_set or name, sorted(DATASETS))
         )
     pairs = sorted(DATASETS[test_set].langpairs)
     if pair not in pairs:
@@ -37,8 +37,9 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     ) as fault:  # sacrebleu raises errors of several libraries, and sometimes exits
         reason = f" ({fault})" if isinstance(fault, Exception) else ""
         raise NmtkitError(
-            f"{name}: cannot download it{reason}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "
-            f"{pair} --echo src` and `--echo ref`, and give the files to --source and --ref"
+            f"{name}: cannot be downloaded{reason}; without a network, get it on another machine "
+            f"with `sacrebleu -t {test_set} -l {pair} --echo src` and `--echo ref`, and pass the "
+            "files with --source and --ref"
         ) from fault
     finally:
         socket.setdefaulttimeout(before)

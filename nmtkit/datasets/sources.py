@@ -1,6 +1,7 @@
-"""Sources of a corpus's files: the contract, and files by URL.
+"""Sources of a corpus's files: base class, and files by URL.
 
-A source is a group of settings, one item of `sources:` in a catalogue entry; `AnySource` of `catalogue.py` names all.
+A source is a group of settings, an item of `sources:` in a catalogue entry; `AnySource` in
+`catalogue.py` lists all kinds.
 """
 
 from abc import abstractmethod
@@ -18,49 +19,51 @@ from nmtkit.datasets.download import FetchContext, download
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A downloaded file and its provenance, for the card."""
+    """A downloaded file and its provenance for the card."""
 
     path: Path
     origin: str
     """URL."""
     sha256: str
     version: str = ""
-    """Version of the package or release, if there is one."""
+    """Version of the package or release, if any."""
     verified: bool = True
-    """Whether the checksum was compared with one from the catalogue or an index."""
+    """Whether the checksum was verified against the catalogue or an index."""
 
 
 class CorpusSource(Settings):
-    """Settings of one source, and the download."""
+    """Settings of a source, and its download."""
 
     @abstractmethod
     def obtain(self, context: FetchContext) -> list[SourceFile]:
-        """The files, complete and verified, from the cache or downloaded; DataError if one cannot be had."""
+        """Returns complete, verified files from the cache or the network; DataError if one is unavailable."""
 
     @abstractmethod
     def label(self) -> str:
-        """URL or package name, shown before the download."""
+        """Returns the URL or package name, shown before the download."""
 
 
 class UrlSource(CorpusSource):
-    """One file by its URL."""
+    """A file with a URL."""
 
     kind: Literal["url"] = "url"
     url: str = Field(pattern=r"^https?://[^/]")
     """https or http."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """The checksum, 64 hexadecimal digits as sha256sum prints them."""
+    """SHA-256 checksum, 64 hexadecimal digits as printed by sha256sum."""
     no_checksum: str = ""
-    """If there is no sha256: why not, in a few words ("changes every week"). Shown to the user."""
+    """Reason for a missing sha256, shown to the user ("changes every week")."""
     size: int | None = Field(default=None, ge=1)
-    """In bytes, if the publisher tells it."""
+    """Size in bytes, if published."""
     file: Name | None = None
-    """The name of the file; default: the end of its URL."""
+    """File name; default: the end of the URL."""
 
     @model_validator(mode="after")
     def _has_checksum(self) -> "UrlSource":
         if bool(self.sha256) == bool(self.no_checksum):
-            raise ValueError("give the file's `sha256`, or say in `no_checksum` why there is none")
+            raise ValueError(
+                "give the file's `sha256`, or state in `no_checksum` why there is none"
+            )
         return self
 
     @override
@@ -69,12 +72,12 @@ class UrlSource(CorpusSource):
 
     @property
     def file_name(self) -> str:
-        """The name of the file in the cache."""
+        """Returns the file's name in the cache."""
         end = PurePosixPath(unquote(urlsplit(self.url).path)).name
         return self.file or (end if is_valid_name(end) else "download")
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
-        """Downloads the file unless it is in the cache."""
+        """Downloads the file unless it is cached."""
         # Many files of the web have the same name, so each URL has its own folder.
         folder = context.folder / bytes_checksum(self.url.encode())[:16]
         target = folder / self.file_name
@@ -86,7 +89,7 @@ class UrlSource(CorpusSource):
                 checksum = file_sha256(target)
                 if self.sha256 not in ("", checksum):
                     context.notify(
-                        f"its checksum is {checksum}, not {self.sha256}: downloading it again"
+                        f"its checksum is {checksum}, not {self.sha256}; downloading it again"
                     )
                     checksum = ""
             if not checksum:

@@ -1,4 +1,4 @@
-"""Corpora of one file for each article: CNN/Daily Mail stories, and BBC pages (XSum)."""
+"""Corpora with one file per article: CNN/Daily Mail stories and BBC pages (XSum)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from nmtkit.data.text.reading import parse_story, story_stem
 from nmtkit.datasets.archives import NOT_UTF8, members
 from nmtkit.datasets.readers import Pair, Reader, find_file, text_lines
 
-UNLISTED = "articles that are in no list of a split"
-MISSING = "articles of the lists that the archives do not have"
-LISTED_TWICE = "articles that are listed for two splits: the first counts"
+UNLISTED = "articles in no split list"
+MISSING = "listed articles missing in the archives"
+LISTED_TWICE = "articles listed for two splits (the first counts)"
 NO_SUMMARY = "articles without a text or without a summary"
-BUTTON_LINES = "lines of buttons of the web page, inside of articles"
+BUTTON_LINES = "lines of web page buttons inside articles"
 
 # What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
 _BUTTONS = {
@@ -38,17 +38,18 @@ _BUTTONS = {
 
 
 class StoriesReader(Reader):
-    """Archives of .story files: an article, and a summary sentence below each line `@highlight`."""
+    """Archives of .story files: an article with a summary sentence after each `@highlight` line."""
 
     kind: Literal["stories"] = "stories"
     archives: list[str] = Field(min_length=1)
-    """File names of the archives."""
+    """The archives' file names."""
     lists: dict[Literal["train", "valid", "test"], list[str]] = Field(min_length=1)
-    """For each split the files that list its stories, one a line: the name of the file, or the URL of its web page,
-    whose SHA-1 sum is the name."""
+    """For each split, the files that list its stories, one per line: the file name, or the URL of
+    its web page, whose SHA-1 checksum is the name.
+    """
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The listed stories, in the order of the archives."""
+        """Yields the listed stories in archive order."""
         split_of: dict[str, str] = {}
         for split, names in self.lists.items():
             for name in names:
@@ -60,14 +61,14 @@ class StoriesReader(Reader):
 class XsumReader(Reader):
     """XSum as published.
 
-    The first source is an archive of .summary files with sections, the second one a JSON file of the splits: an object
-    with lists of ids for train, validation and test.
+    The first source is an archive of .summary files with sections, the second a JSON file with the
+    splits: an object with lists of ids for train, validation and test.
     """
 
     kind: Literal["xsum"] = "xsum"
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The listed articles, in the order of the archive; the first sentence is the summary."""
+        """Yields the listed articles in archive order; the first sentence is the summary."""
         archive, splits = (path.name for path in files)
         split_of: dict[str, str] = {}
         for published, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
@@ -82,17 +83,17 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
         ids = parse_json(text, "its text")[split]
     except (DataError, KeyError, TypeError) as fault:
         raise DataError(
-            f"{name}: expected JSON with lists of ids, one of them {split!r} ({fault})"
+            f"{name}: expected JSON with lists of ids, including {split!r} ({fault})"
         ) from fault
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise DataError(f"{name}: expected a list of ids below {split!r}")
+        raise DataError(f"{name}: expected a list of ids under {split!r}")
     return ids
 
 
 def _assign_split(
     split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]
 ) -> None:
-    """Records the split of each article; the first split that lists it counts."""
+    """Records each article's split; the first split that lists it counts."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:
             dropped[LISTED_TWICE] += 1
@@ -106,7 +107,7 @@ def _articles(
     parse: Callable[[Iterable[str], str], tuple[str, str]],
     dropped: Counter[str],
 ) -> Iterator[Pair]:
-    """The listed articles of the archives, in their order; `split_of` is emptied on the way."""
+    """Yields the listed articles in archive order, removing them from `split_of`."""
     for archive in archives:
         for member in members(find_file(files, archive)):
             path = PurePosixPath(member.name)
@@ -128,13 +129,13 @@ def _articles(
 
 
 def _parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Article and summary of a .story file; both empty without a summary."""
+    """Returns article and summary of a .story file; both are empty if there is no summary."""
     held = list(lines)
     return parse_story(held, where) if "@highlight" in map(str.strip, held) else ("", "")
 
 
 def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tuple[str, str]:
-    """Text and first sentence of a .summary file. Sections begin with lines like `[SN]RESTBODY[SN]`."""
+    """Returns text and first sentence of a .summary file, whose sections begin with `[SN]RESTBODY[SN]` etc."""
     sections: dict[str, list[str]] = {}
     section: list[str] | None = None
     for line in lines:
@@ -148,6 +149,6 @@ def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tupl
     for name in ("FIRST-SENTENCE", "RESTBODY"):
         if name not in sections:
             raise DataError(
-                f"{where}: it has no section [SN]{name}[SN]; is it a .summary file of XSum?"
+                f"{where}: contains no section [SN]{name}[SN], so it is not an XSum .summary file"
             )
     return " ".join(sections["RESTBODY"]), " ".join(sections["FIRST-SENTENCE"])

@@ -1,4 +1,4 @@
-"""From pairs to the files of a corpus: filtered, split, and written as text or JSON lines."""
+"""Filters and splits pairs and writes them as the files of a corpus (text or JSON lines)."""
 
 import hashlib
 import json
@@ -29,14 +29,14 @@ SPLITS = ("train", "valid", "test")
 PROGRESS_INTERVAL = 1_000
 """Pairs between two progress reports."""
 CHUNK_PAIRS = 10_000
-"""Pairs that are checked for duplicates at once."""
+"""Number of pairs checked for duplicates at once."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
-"""Characters that some program takes for the end of a line or of a text."""
+"""Characters that some programs treat as the end of a line or text."""
 LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 class _LettersOnly(dict[int, str | None]):
-    """A table for `str.translate` that keeps letters and combining marks only."""
+    """A table for `str.translate` that keeps only letters and combining marks."""
 
     def __missing__(self, code: int) -> str | None:
         letter = chr(code)
@@ -48,18 +48,18 @@ _LETTERS = _LettersOnly()
 
 
 def count_words(text: str, unspaced: bool = False) -> int:
-    """The number of words: separated by white space, or half the characters if words are not separated."""
+    """Returns the number of words: white-space separated, or half the characters for unspaced languages."""
     return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
 
 
 def letter_ratio(text: str) -> float:
-    """The share of letters and marks in the characters that are not white space; 0 without any."""
+    """Returns the share of letters and marks in all characters except white space; 0 if there are none."""
     visible = "".join(text.split())
     return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
 
 
 def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
-    """Why a pair is filtered out, in a few words, or an empty text; `unspaced` is for each side as in `count_words`."""
+    """Returns the reason for filtering a pair, or an empty text; `unspaced` per side as in `count_words`."""
     sides = (pair.src, pair.tgt)
     counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
     if 0 in counts:
@@ -80,16 +80,16 @@ def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool])
 
 
 def single_line(text: str) -> str:
-    """The text stripped, on one line for every program; lone surrogates become U+FFFD."""
+    """Returns the stripped text as one line for any program; lone surrogates become U+FFFD."""
     return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
 
 
 def filter_pairs(
     pairs: Iterable[Pair], config: FilterConfig, src: str, tgt: str, dropped: Counter[str]
 ) -> Iterator[Pair]:
-    """Filters pairs and puts each text on one line; the corpus's own validation and test sets are not filtered.
+    """Filters pairs, except in the corpus's own validation and test sets, and puts each text on one line.
 
-    The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
+    Adds the counts of filtered pairs by reason to `dropped`; `src` and `tgt` are the languages.
     """
     unspaced, kept, source = (is_unspaced(src), is_unspaced(tgt)), HashSet(), iter(pairs)
     while chunk := [
@@ -120,25 +120,25 @@ def filter_pairs(
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What was written."""
+    """The written corpus."""
 
     counts: dict[str, dict[str, int]]
-    """Numbers of pairs and of words of each side, by split, without empty splits."""
+    """Number of pairs and of words per side, by non-empty split."""
     files: dict[str, str]
     """SHA-256 checksums by file name."""
     statistics: CorpusStatistics = field(repr=False)
-    """Statistics of train, by which a preset is chosen."""
+    """Statistics of train, for choosing a preset."""
 
 
 def file_names(entry: Entry, split: str) -> list[str]:
-    """The file names of one split: source and target, or one file of JSON lines."""
+    """Returns the file names of a split: source and target, or one JSON lines file."""
     if TASKS.get(entry.task).fields:
         return [f"{split}.jsonl"]
     return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
 
 
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
-    """The `data` settings of a recipe beside the files."""
+    """Returns the `data` settings of a recipe in the same folder."""
     if fields := TASKS.get(entry.task).fields:
         keys = dict(zip(("src_field", "tgt_field"), fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
@@ -156,8 +156,9 @@ def write_pairs(
 ) -> WriteResult:
     """Filters, splits and writes the pairs of a corpus.
 
-    Train is streamed; validation and test are kept in memory until all of train is known. `dropped` has the reader's
-    counts of skipped items by reason; filtered pairs are added. `progress` takes the training pairs written so far.
+    Train is streamed; validation and test stay in memory until all of train has been read.
+    `dropped` contains the reader's counts of skipped items by reason; filtered pairs are added.
+    `progress` receives the number of training pairs written so far.
     """
     counter = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}
@@ -181,7 +182,7 @@ def write_pairs(
                 splitter.add(pair.group or pair.src, pair)
     if not train.counts["pairs"]:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
-        raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
+        raise DataError(f"no pairs are left for training ({reasons or 'the files have no pairs'})")
     progress(train.counts["pairs"])
     held = {name: splitter.held_out[name].items() for name in ("test", "valid")}
     held_texts = {
@@ -209,14 +210,15 @@ def write_pairs(
 def _leave_out_overlaps(
     held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]
 ) -> None:
-    """Removes test pairs that share a side with train, and validation pairs that share one with train or test.
+    """Removes test pairs that share a side with train, and validation pairs that do so with train or test.
 
-    `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; those of test are added.
+    `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; test
+    texts are added.
     """
     for name, earlier in (("test", "train"), ("valid", "train or test")):
         kept = [pair for pair in held[name] if not known & {pair.src, pair.tgt}]
         if len(kept) < len(held[name]):
-            dropped[f"{name}: a side also stands in {earlier}"] += len(held[name]) - len(kept)
+            dropped[f"{name}: a side also occurs in {earlier}"] += len(held[name]) - len(kept)
         held[name] = kept
         known |= {text for pair in (*kept, *given) for text in (pair.src, pair.tgt)}
 

@@ -134,12 +134,12 @@ def test_what_a_script_should_stop_at(
 def test_what_fix_does_depends_on_the_split() -> None:
     """Test sets stay comparable: of them only what cannot be read, or is empty, is left out."""
     for kind, split, note in (
-        (SEPARATOR, "test", "--fix mends it"),
-        (ENCODING, "test", "--fix converts the file, or leaves the line out"),
-        (EMPTY, "valid", "--fix leaves it out"),
-        (DUPLICATE, "train", "--fix leaves it out"),
+        (SEPARATOR, "test", "--fix repairs it"),
+        (ENCODING, "test", "--fix converts the file or drops the line"),
+        (EMPTY, "valid", "--fix drops it"),
+        (DUPLICATE, "train", "--fix drops it"),
         (DUPLICATE, "test", ""),
-        (IN_TRAIN, "test", "--fix takes it out of train"),
+        (IN_TRAIN, "test", "--fix removes it from train"),
         (NOTE, "train", ""),
     ):
         assert report.remedy_note(Finding(kind), split) == note

@@ -97,13 +97,13 @@ FAULTS = {
     "kind-of-source": (PLAIN.replace("kind: url", "kind: ftp"), "line 8: `ours.sources.0.kind`: unknown name 'ftp'"),
     "kind-of-reader": (PLAIN.replace("tab_sep", "tap_sep"), "line 9: `ours.read.kind`: unknown name 'tap_separated'"),
     "setting-of-reader": (PLAIN.replace("text:", "txt:"), "line 9: unknown key `ours.read.txt`"),
-    "no-sum": (PLAIN.replace(", no_checksum: it is only an example", ""), "say in `no_checksum` why there is none"),
+    "no-sum": (PLAIN.replace(", no_checksum: it is only an example", ""), "state in `no_checksum` why there is none"),
     "bad-sum": (PLAIN.replace("no_checksum: it is only an example", "sha256: 12ab"), "[0-9a-f]{64}"),
     "no-address": (PLAIN.replace("https://example.org/", "/etc/"), "String should match pattern '^https?://"),
     "same-language": (PLAIN.replace("tgt: de", "tgt: en"), "source and target are the same language"),
     "shares": (PLAIN + "  split: {valid: 0.5, test: 0.5}\n", "leave nothing for train"),
     "placeholder": (FAMILY.replace("see {corpus}", "see {corpse}"), "line 1: unknown placeholder {corpse} in"),
-    "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "`parameters` must say what may stand"),
+    "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "`parameters` must define the values"),
     "no-values": (FAMILY.replace("{example: Books}", "{pattern: x}"), "give an `example`"),
     "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is not a valid corpus name"),
     "nothing": ("ours: 3\n", "line 1: expected the settings of a corpus"),
@@ -122,12 +122,12 @@ def test_faults_are_told_with_their_place(tmp_path: Path, case: str) -> None:
 def test_no_name_leads_out_of_its_folder(tmp_path: Path) -> None:
     family = FAMILY.replace("corpus: {example: Books}", 'corpus: {example: Books, pattern: ".*"}')
     assert load(tmp_path, family).get("ours-Books-de-en").name == "ours-Books-de-en"
-    assert "cannot be the name" in fault_of(tmp_path, family, "ours-/../../x-de-en")
+    assert "is not a valid corpus name" in fault_of(tmp_path, family, "ours-/../../x-de-en")
     for name in ("..", "../ours", "/ours", ".ours", "-ours", "x" * 300):
         assert "line 1: " in fault_of(tmp_path, PLAIN.replace("ours:", f'"{name}":', 1), "any")
     for place in ("file: ..", "file: ../x", 'file: "a/b"'):
         text = PLAIN.replace("no_checksum:", f"{place}, no_checksum:")
-        assert "not a name" in fault_of(tmp_path, text, "ours")
+        assert "not a valid name" in fault_of(tmp_path, text, "ours")
     text = PLAIN.replace("a%20b.zip", "%2e%2e")
     (source,) = load(tmp_path, text).get("ours").entry.sources
     assert source.file_name == "download"

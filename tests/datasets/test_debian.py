@@ -54,7 +54,7 @@ def test_a_mirror_is_named_by_apt_or_by_a_variable(
     monkeypatch.delenv("NMTKIT_DEBIAN_MIRROR")
     monkeypatch.setattr(debian, "apt_mirrors", lambda folder: iter(()))
     with pytest.raises(
-        DataError, match="names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"
+        DataError, match="no Debian mirror in apt's configuration; set NMTKIT_DEBIAN_MIRROR"
     ):
         source.obtain(context)
 
@@ -107,7 +107,7 @@ def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -
     source = publish(site, tmp_path)
     site.put("dists/stable/Release", b"<html>\n <body> <p> Log in, please </p> </body>\n</html>\n")
     with pytest.raises(
-        DataError, match=r"Release: not the list of checksums of Debian; delete it, and fetch again"
+        DataError, match=r"Release: not Debian's list of checksums; delete it and fetch again"
     ):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
 
@@ -150,7 +150,7 @@ def test_a_package_that_is_cut_is_named(tmp_path: Path, size: int, compression: 
     assert dict(package_files(deb)) == {name: text.encode() for name, text in texts.items()}
     deb.write_bytes(deb.read_bytes()[: size if size < deb.stat().st_size else -1].rstrip(b"\n"))
     with pytest.raises(
-        DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch it again$"
+        DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch again$"
     ):
         list(package_files(deb))
 

@@ -115,7 +115,7 @@ def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only
             b"A: f\xfcr\n",
             r"index, line 1: not valid UTF-8 \(byte 5 of the line\); convert the file to UTF-8",
         ),
-        (None, "index: cannot read it: No such file"),
+        (None, "index: cannot be read: No such file"),
     ],
     ids=["other-text", "not-utf-8", "missing"],
 )
@@ -213,7 +213,8 @@ def test_a_description_in_several_indexes_is_read_once(files: list[Path], tmp_pa
 
 def test_a_language_that_no_file_has_is_named(files: list[Path]) -> None:
     with pytest.raises(
-        DataError, match=r"no source of the corpus has package descriptions in 'fr'; add it"
+        DataError,
+        match=r"no source of the corpus has package descriptions in 'fr'; add the language",
     ):
         read(DebianDescriptions(src="en", tgt="fr"), *files)
 
@@ -265,7 +266,7 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
         "long description of less than 15 words": 2,
         "summary that only names the package": 2,
         "package that only points to another one": 2,
-        "first paragraph that another package has too": 2,
+        "first paragraph shared with another package": 2,
     }
     # an empty description has no first paragraph
     with pytest.raises(RecipeError, match="min_words"):

@@ -327,7 +327,7 @@ def test_no_redirection_from_https_to_http(
     monkeypatch.setattr(module.requests.Session, "get", pretend)
     site.put("a.bin", CONTENT)
     site.redirects = {"/a": site.url("a.bin")}
-    assert "not as safe" in client.refused(site.url("a").replace("http:", "https:"))
+    assert "less secure" in client.refused(site.url("a").replace("http:", "https:"))
     assert client.get(site.url("a")) == SUM
 
 

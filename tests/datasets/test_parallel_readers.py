@@ -71,7 +71,7 @@ NUMBERS = gzip.compress("".join(f"{number} words\n" for number in range(2000)).e
 @pytest.mark.parametrize(
     ("packed", "said"),
     [
-        (BOMB, "unpacks to more than 200 bytes for each byte of it"),
+        (BOMB, "unpacks to more than 200 bytes per compressed byte"),
         (NUMBERS[:2000], "damaged archive"),
     ],
     ids=["bomb", "broken"],
@@ -194,12 +194,12 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
             b"gut\nauch gut\nsp\xe4t\n",
             r"a\.tgz:a\.de, line 3: not valid UTF-8 \(byte 3 of the line\)",
         ),
-        ("lines", "", "", r"a\.tgz:a\.en: it has no lines"),
+        ("lines", "", "", r"a\.tgz:a\.en: contains no lines"),
         (
             "talks",
             TAGS_DE,
             TAGS_EN.replace("We know little of it.\n", ""),
-            "number 2: talk 7 on one side, talk 12",
+            "item 2: talk 7 on one side, talk 12",
         ),
         (
             "talks",
@@ -255,17 +255,13 @@ def test_entities(marked: str, text: str) -> None:
         (
             '<doc docid="70"',
             '<doc docid="71"',
-            "differ at number 3: document 71, segment 1 on one side",
+            "differ at item 3: document 71, segment 1 on one side",
         ),
-        ('<seg id="2">', '<seg id="3">', "differ at number 2: document 69, segment 3 on one side"),
-        (
-            "Tag. </seg>",
-            "Tag.",
-            r"line 8: <seg id=\"2\"> inside of the segment that begins in line 7",
-        ),
-        ("</seg>\n</doc>\n</srcset>", "</srcset>", "line 11: this segment has no end"),
-        ('<seg id="1"> Guten', "Guten", "line 7: </seg> where no segment is open"),
-        ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: </doc> inside of the segment"),
+        ('<seg id="2">', '<seg id="3">', "differ at item 2: document 69, segment 3 on one side"),
+        ("Tag. </seg>", "Tag.", r"line 8: <seg id=\"2\"> inside the segment that begins on line 7"),
+        ("</seg>\n</doc>\n</srcset>", "</srcset>", "line 11: this segment is not closed"),
+        ('<seg id="1"> Guten', "Guten", "line 7: </seg> outside any segment"),
+        ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: </doc> inside the segment"),
         ("seg", "s", r"a\.en has 0 segments, but a\.tgz:a\.de has 3"),
     ],
     ids=[
@@ -322,7 +318,7 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("one\teins\nno tab here\n", "line 2: expected 2 columns between tabs, found 1"),
+        ("one\teins\nno tab here\n", "line 2: expected 2 tab-separated columns, found 1"),
         (b"one\teins\ntwo\tf\xfcnf\n", r"line 2: not valid UTF-8 \(byte 6 of the line\)"),
         ("one\teins\n" + "x" * 60_000 + "\n", "line 2: more than 20,000 bytes without a line end"),
     ],
@@ -341,10 +337,10 @@ def test_lines_that_are_no_pair_are_named(
     [
         (
             "a.zip:b.txt",
-            r"a\.zip:b\.txt: .* has no such text, only 0\.txt, .*, 9\.txt and 15 more;",
+            r"a\.zip:b\.txt: .* contains no such text, only 0\.txt, .*, 9\.txt and 15 more;",
         ),
         ("a.zip", r"only 0\.txt, .* and 15 more; name one as a\.zip:MEMBER"),
-        ("b.zip:0.txt", r"b\.zip: no source of the corpus gives a file of this name, only a\.zip"),
+        ("b.zip:0.txt", r"b\.zip: the corpus's sources provide no file of this name, only a\.zip"),
     ],
     ids=["other-member", "no-member", "other-file"],
 )

@@ -106,7 +106,7 @@ def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
 def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, IDS, p2="[SN]RESTBODY[SN]\nText.\n")
     with pytest.raises(
-        DataError, match=r"p2\.summary: it has no section \[SN\]FIRST-SENTENCE\[SN\]"
+        DataError, match=r"p2\.summary: contains no section \[SN\]FIRST-SENTENCE\[SN\]"
     ):
         read(reader, *files)
 
@@ -116,9 +116,9 @@ def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
     [
         ("{", "splits.json: expected JSON with lists of ids"),
         ("[" * 3000, "splits.json: expected JSON with lists of ids"),
-        ({"train": [], "test": []}, "one of them 'validation'"),
-        ([1, 2], "expected JSON with lists of ids, one of them 'train'"),
-        ({**IDS, "train": [7]}, "expected a list of ids below 'train'"),
+        ({"train": [], "test": []}, "including 'validation'"),
+        ([1, 2], "expected JSON with lists of ids, including 'train'"),
+        ({**IDS, "train": [7]}, "expected a list of ids under 'train'"),
     ],
     ids=["no-json", "deep", "no-validation", "a-list", "numbers"],
 )

@@ -163,8 +163,8 @@ def test_what_stands_in_train_is_not_tested(tmp_path: Path) -> None:
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["valid"]
     assert not texts["valid"] & texts["test"]
-    assert dropped["test: a side also stands in train"] > 10
-    assert dropped["valid: a side also stands in train or test"] > 10
+    assert dropped["test: a side also occurs in train"] > 10
+    assert dropped["valid: a side also occurs in train or test"] > 10
     assert sum(count["pairs"] for count in written.counts.values()) + sum(dropped.values()) == len(
         pairs
     )
@@ -217,7 +217,7 @@ def test_validation_is_taken_from_train_where_only_a_test_set_is_given(tmp_path:
 
 
 def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing is left for training .too few words: 3"):
+    with pytest.raises(DataError, match=r"no pairs are left for training .too few words: 3"):
         write(entry(filter={"min_words": 9}), [Pair(f"a {n}", "b") for n in range(3)], tmp_path)
     with pytest.raises(DataError, match="the files have no pairs"):
         write(entry(), [], tmp_path)
