@@ -186,12 +186,12 @@ def ordered_map(
     items: Iterable[Item],
     processes: int,
     size: Callable[[Item], int],
-    alone: int,
+    serial_size: int,
     option: str = "--workers",
 ) -> Generator[Result, None, None]:
     """Maps a picklable function over items in order, with several processes if that is faster.
 
-    This process maps the first items, up to a total size of `alone`. Then workers start, and a few
+    This process maps the first items, up to a total size of `serial_size`. Then workers start, and a few
     items are read ahead for each. An error of `function` or `items` is raised after the results of
     all earlier items. Close the generator if you do not exhaust it. Errors name the `option` that
     sets the number of processes.
@@ -201,7 +201,7 @@ def ordered_map(
     for item in coming:
         yield function(item)
         done += size(item)
-        if processes > 1 and done >= alone:
+        if processes > 1 and done >= serial_size:
             yield from _map_in_workers(function, coming, processes, option)
 
 

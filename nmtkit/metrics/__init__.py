@@ -1,11 +1,11 @@
 """Metrics: BLEU, chrF, TER, ROUGE, term recall, alignment error rate, perplexity.
 
-`METRICS` has every metric by name. sacrebleu and rouge-score score texts, and every score has a signature that tells
-how it was made. Texts are lists of strings, one string per example. References are a list of such lists: `refs[r][i]`
-is reference `r` of example `i`.
+`METRICS` contains every metric by name. sacrebleu and rouge-score score texts, and every score has
+a signature with its settings. Texts are lists of strings, one string per example. References are a
+list of such lists: `refs[r][i]` is reference `r` of example `i`.
 """
 
-from nmtkit.data.text.files.lines import SENTENCE_RULES, split_sentences
+from nmtkit.data.text.sentences import SENTENCE_RULES, split_sentences
 from nmtkit.metrics.bleu import SPM_TOKENIZERS, TOKENIZERS, LengthBucket, by_length, ngram_counts
 from nmtkit.metrics.fit import aer, perplexity
 from nmtkit.metrics.metric import (

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER by sacrebleu, GLEU, and BLEU by length."""
+"""BLEU, chrF and TER from sacrebleu, GLEU, and BLEU by length."""
 
 import os
 from collections import Counter
@@ -27,9 +27,9 @@ from nmtkit.metrics.metric import (
 from nmtkit.metrics.significance import ExampleMetric
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
-"""The tokenizers of sacrebleu that need no model from the network."""
+"""sacrebleu's tokenizers that need no download."""
 SPM_TOKENIZERS = ("flores101", "flores200", "spm")
-"""The tokenizers that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
+"""Tokenizers with a SentencePiece model that sacrebleu downloads once; spm is flores101."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class BleuScore(Score):
     precisions: tuple[float, ...]
     """Precisions of 1- to 4-grams, 0 to 100, smoothed."""
     brevity_penalty: float
-    """Below 1 where the output is shorter than the references, else 1."""
+    """Below 1 if the output is shorter than the references, else 1."""
     ratio: float
     """`hyp_length / ref_length`."""
     hyp_length: int
-    """Tokens of the output."""
+    """Number of output tokens."""
     ref_length: int
-    """Tokens of the references; of several the closest in length, sentence by sentence."""
+    """Number of reference tokens; per sentence, the reference closest in length counts."""
 
     @property
     def parts(self) -> str:
-        """As sacrebleu writes them."""
+        """Formats the components like sacrebleu."""
         precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
         lengths = (
             f"ratio = {self.ratio:.3f} hyp_len = {self.hyp_length} ref_len = {self.ref_length}"
@@ -58,15 +58,15 @@ class BleuScore(Score):
 
 
 References = Sequence[Sequence[str | None]]
-"""References in the form that sacrebleu takes, with None for a missing one."""
+"""References in sacrebleu's form, with None for a missing one."""
 
 
 @dataclass(frozen=True)
 class SacrebleuMetric(TextMetric):
-    """A metric of sacrebleu, which also does its tests of significance."""
+    """A metric from sacrebleu, which also runs its significance tests."""
 
     build: Callable[[Options, References], Any] = field(kw_only=True)
-    """Makes sacrebleu's metric from the options and the references."""
+    """Creates sacrebleu's metric from the options and references."""
 
     @classmethod
     @override
@@ -162,12 +162,14 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
         reason = " ".join(str(error).split())
         remedy = "run this once with a network, after deleting a broken file in ~/.sacrebleu/models"
         more = f"; it needs a model: {remedy}" if name in SPM_TOKENIZERS else ""
-        raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {reason}{more}") from error
+        raise NmtkitError(
+            f"tokenizer {options.tokenize!r} is not available: {reason}{more}"
+        ) from error
 
 
 @cache
 def _named_bleu(order: int) -> Any:
-    """The BLEU of sacrebleu, which tells metrics apart by name: that of shorter n-grams has a name of its own."""
+    """sacrebleu's BLEU with a separate name for shorter n-grams, because sacrebleu keys metrics by name."""
     plain = _sacrebleu().BLEU
 
     def named(self: Any, stats: list[int]) -> Any:
@@ -186,9 +188,10 @@ def _chrf(options: Options, references: References, word_order: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class Gleu(ExampleMetric):
-    """The smaller of precision and recall of all 1- to 4-grams of a sentence: Wu et al. 2016, section 5.
+    """The minimum of precision and recall of a sentence's 1- to 4-grams (Wu et al. 2016, section 5).
 
-    The mean over the sentences, of the best reference of each; NLTK's corpus_gleu first adds up the counts of all.
+    The score is the mean over sentences with the best reference each; NLTK's corpus_gleu sums
+    counts first.
     """
 
     @override
@@ -210,26 +213,27 @@ class Gleu(ExampleMetric):
 
 
 def ngram_counts(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """How often a text has each 1- to 4-gram."""
+    """Counts the 1- to 4-grams of a text."""
     return Counter(
         tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1)
     )
 
 
 BLEU = SacrebleuMetric("bleu", "BLEU", unit="tokens", build=_bleu)
-"""Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
-times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
-mteval-v13a."""
+"""Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section
+2.3: brevity penalty times the geometric mean of the clipped 1- to 4-gram precisions; orders without
+a match are smoothed as in mteval-v13a.
+"""
 SHORT_BLEU = [
     SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", unit="tokens", build=partial(_bleu, order=n))
     for n in (1, 2, 3)
 ]
-"""BLEU of n-grams up to 1, 2 and 3, as image captions are scored (Xu et al. 2015, table 1)."""
+"""BLEU with n-grams up to 1, 2 and 3, as used for image captions (Xu et al. 2015, table 1)."""
 CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
 """Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and character
 n-grams up to 6."""
 CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
-"""Popović 2017 adds word n-grams."""
+"""chrF with word n-grams (Popović 2017)."""
 TER = SacrebleuMetric(
     "ter",
     "TER",
@@ -244,7 +248,7 @@ for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLE
 
 
 def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[list[str]]:
-    """The tokens of each text by the tokenizer of BLEU."""
+    """Splits each text into tokens with BLEU's tokenizer."""
     tokenizer = _bleu(options or Options(), None).tokenizer
     return [tokenizer(text.rstrip()).split() for text in texts]
 
@@ -252,9 +256,9 @@ def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[li
 def sentence_statistics(
     hyps: Sequence[str], references: Sequence[str], options: Options
 ) -> npt.NDArray[np.float64]:
-    """The counts from which corpus BLEU is computed, for each sentence `(N, 10)`.
+    """Returns the counts per sentence that determine corpus BLEU, `(N, 10)`.
 
-    Matches and totals of 1- to 4-grams, then the lengths of hypothesis and reference.
+    Columns: matches and totals of 1- to 4-grams, then the lengths of hypothesis and reference.
     """
     metric = _bleu(options, None)
     rows = []
@@ -265,7 +269,7 @@ def sentence_statistics(
 
 
 def bleu_from_statistics(sums: npt.NDArray[np.float64]) -> float:
-    """Corpus BLEU from the sums of `sentence_statistics` over its sentences, `(10,)`, smoothed as sacrebleu does."""
+    """Returns corpus BLEU from the summed `sentence_statistics`, `(10,)`, smoothed like sacrebleu."""
     counts = sums.astype(np.int64).tolist()
     score = _sacrebleu().BLEU.compute_bleu(
         correct=counts[0:4],
@@ -279,14 +283,14 @@ def bleu_from_statistics(sums: npt.NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """BLEU of the examples of similar length."""
+    """BLEU of examples of similar length."""
 
     low: int
-    """The shortest length, in words."""
+    """Minimum length in words."""
     high: int | None
-    """The longest length, if there is one."""
+    """Maximum length, if any."""
     count: int
-    """The number of examples."""
+    """Number of examples."""
     score: Score | None
     """Their corpus BLEU; None without examples."""
 
@@ -298,10 +302,11 @@ def by_length(
     edges: Sequence[int] = (10, 20, 30, 40, 50),
     options: Options | None = None,
 ) -> list[LengthBucket]:
-    """BLEU by sentence length, as Bahdanau et al. 2015, figure 2.
+    """Returns BLEU by sentence length, as in Bahdanau et al. 2015, figure 2.
 
-    Lengths are taken from `lengths_of`, usually the sources, in words as `count_words` counts them. `edges` are the
-    longest lengths of all buckets but the last, in rising order; the first bucket starts at 0, the last has no end.
+    Lengths are those of `lengths_of`, usually the sources, in words (`count_words`). `edges` are
+    the maximum lengths of all buckets except the last, in ascending order; the first bucket starts
+    at 0, the last is unbounded.
     """
     Texts(hyps, refs, lengths_of)
     lengths = [count_words(line) for line in lengths_of]

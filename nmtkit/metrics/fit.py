@@ -1,4 +1,4 @@
-"""The fit of a model to given translations: perplexity, and alignment error rate."""
+"""Fit of a model to given translations: perplexity and alignment error rate."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs
 
 
 def perplexity(log_prob: float, n_tokens: int) -> Score:
-    """Perplexity per token, `exp(-log_prob / n_tokens)`, with the log-probability of all tokens, EOS too, in nats."""
+    """Returns the perplexity per token, `exp(-log_prob / n_tokens)`, in nats and including EOS."""
     if n_tokens < 1:
-        raise DataError("perplexity is not defined: there are no tokens")
+        raise DataError("perplexity is undefined: there are no tokens")
     try:
         value = math.exp(-log_prob / n_tokens)
     except OverflowError:
@@ -27,22 +27,24 @@ def perplexity(log_prob: float, n_tokens: int) -> Score:
 
 
 def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> tuple[Score, Score, Score]:
-    """Alignment error rate over a corpus, with precision and recall, all 0 to 100; a lower error rate is better.
+    """Returns the alignment error rate of a corpus with precision and recall, 0 to 100; lower is better.
 
-    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
-    predicted, S the sure and P the possible links,
-    `precision = |A & P| / |A|`, `recall = |A & S| / |S|`, `AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)`.
-    Precision without predicted links and recall without sure links are 0.
+    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6:
+    with A the predicted, S the sure and P the possible links, `precision = |A & P| / |A|`, `recall
+    = |A & S| / |S|`, `AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)`. Precision is 0 without
+    predicted links, and recall is 0 without sure links.
     """
     if len(predicted) != len(gold):
         raise DataError(
-            f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one"
+            f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} have "
+            "a gold alignment"
         )
     n_predicted = sum(len(links) for links in predicted)
     n_sure = sum(len(alignment.sure) for alignment in gold)
     if n_predicted + n_sure == 0:
         raise DataError(
-            "the alignment error rate is not defined: no link is predicted and no gold link is sure"
+            "the alignment error rate is undefined: there are no predicted links and no sure "
+            "gold links"
         )
     hit_sure = sum(
         len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True)

@@ -1,4 +1,4 @@
-"""Accuracy and macro F1 of labels, and how often each label is taken for each other."""
+"""Accuracy, macro F1 and confusion counts of labels."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,17 +15,18 @@ from nmtkit.metrics.significance import ExampleMetric
 
 
 def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
-    """The label given and the label wanted, of each example; DataError unless lines have as many labels.
+    """Returns predicted and true labels per example; DataError if lines differ in their number of labels.
 
-    Of several references that one counts which has the label given, else the first.
+    With several references, the one with the predicted label counts, else the first.
     """
     pairs = []
     for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
         given, *wanted = map(str.split, (hyp, *refs))
         if others := [len(ref) for ref in wanted if len(ref) != len(given)]:
             raise DataError(
-                f"line {number}: {len(given)} labels, and its reference has {others[0]}: they are compared label by "
-                "label, separated by white space; a label of several words is to be written as one word"
+                f"line {number}: {len(given)} labels, but its reference has {others[0]}; labels "
+                "are separated by white space and compared one by one, so write a label of "
+                "several words as one word"
             )
         choices = zip(given, *wanted, strict=True)
         pairs.append(
@@ -36,21 +37,21 @@ def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often each label was given for each."""
+    """Confusion counts of labels."""
 
     labels: Sequence[str]
-    """In the order of the alphabet."""
+    """Labels in alphabetical order."""
     counts: npt.NDArray[np.int64]
-    """`(wanted, given)`."""
+    """`(true, predicted)`."""
 
     @property
     def rows(self) -> list[list[str | int]]:
-        """Each label, and how often it was given for each."""
+        """Returns the counts of each true label by predicted label."""
         return [[label, *row] for label, row in zip(self.labels, self.counts.tolist(), strict=True)]
 
     @classmethod
     def of(cls, hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> "Confusion":
-        """Of the labels of a system, and references as metrics have them."""
+        """Counts a system's labels against references in the metrics' format."""
         counted = Counter(pair for own in label_pairs(Texts(hyps, refs)) for pair in own)
         labels = sorted({label for pair in counted for label in pair})
         counts = [[counted[given, wanted] for given in labels] for wanted in labels]
@@ -59,9 +60,10 @@ class Confusion:
 
 @dataclass(frozen=True)
 class MacroF1(ExampleMetric):
-    """The mean over all labels of F1 = 2 right / (given + wanted), with precision and recall as in van Rijsbergen 1979.
+    """Mean over labels of F1 = 2 correct / (predicted + true), with precision and recall of van Rijsbergen 1979.
 
-    As in scikit-learn (`f1_score(average="macro")`), a label counts if it is given or wanted anywhere.
+    As in scikit-learn (`f1_score(average="macro")`), a label counts if it is predicted or true
+    anywhere.
     """
 
     labels: tuple[str, ...] = ()
@@ -83,13 +85,13 @@ class MacroF1(ExampleMetric):
             for label in pair
         }
         if not found:
-            raise DataError("F1 is not defined: no line has a label")
+            raise DataError("F1 is undefined: no line has a label")
         metrics = [replace(metric, labels=tuple(sorted(found))) for metric in metrics]
         return super().measure(metrics, systems, options, resampling)
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """How often each label is right, and given or wanted: `(examples, 2 labels)`."""
+        """Returns how often each label is correct, and predicted or true: `(examples, 2 labels)`."""
         numbers, size = (
             {label: number for number, label in enumerate(self.labels)},
             len(self.labels),
@@ -114,14 +116,14 @@ METRICS.register("f1")(MacroF1("f1", "F1"))
 
 @dataclass(frozen=True)
 class Accuracy(ExampleMetric):
-    """The share of labels that are those of a reference, over the whole corpus; a line has one or several labels."""
+    """Share of labels that match a reference over the whole corpus; a line has one or more labels."""
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The right labels of each example and all of them, `(examples, 2)`; DataError unless lines have as many."""
+        """Returns correct labels and all labels per example, `(examples, 2)`; DataError if counts differ."""
         counts = [[sum(one == other for one, other in own), len(own)] for own in label_pairs(texts)]
         if not any(count for _, count in counts):
-            raise DataError("accuracy is not defined: no line has a label")
+            raise DataError("accuracy is undefined: no line has a label")
         return np.array(counts, dtype=np.float64)
 
     @override

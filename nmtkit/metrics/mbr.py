@@ -1,8 +1,8 @@
-"""Minimum Bayes risk: the text that is most similar to all of several, by sentence BLEU or chrF of sacrebleu.
+"""Minimum Bayes risk: selects the text most similar to all candidates by sacrebleu's sentence BLEU or chrF.
 
-Every text is compared with every other. So the n-grams of each text are counted once, and the number that two texts
-share is a product of matrices: the k-th occurrence of an n-gram is a column of its own, one or zero, so that the
-product of two rows is the sum of the smaller counts.
+Every text is compared with every other text. The n-grams of each text are counted once, and the
+number shared by two texts is a matrix product: the k-th occurrence of an n-gram is a separate 0/1
+column, so the product of two rows is the sum of the minimum counts.
 """
 
 from collections import Counter
@@ -20,22 +20,22 @@ Utility = Literal["chrf", "bleu"]
 Floats = NDArray[np.float64]
 
 CHARACTERS, WORDS = 6, 4
-"""The longest n-grams of chrF and of BLEU."""
+"""Maximum n-gram length of chrF and of BLEU."""
 MIN_DIVISOR = 1e-100
 BETA_SQUARED = 4.0
-"""How much more recall counts than precision in chrF2."""
+"""Weight of recall relative to precision in chrF2."""
 
 
 def expected_utilities(
     texts: Sequence[str], weights: Sequence[float], kind: Utility
 ) -> list[float]:
-    """The mean similarity of each text to all of them: minus its Bayes risk.
+    """Returns each text's mean similarity to all texts, the negative Bayes risk.
 
     Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
     list; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", over samples.
 
-    The `weights` are the probabilities of the texts, not all zero; samples count as often as they were drawn. The means
-    are 0 to 100.
+    The `weights` are the probabilities of the texts, not all zero; samples count as often as they
+    were drawn. The means range from 0 to 100.
     """
     shares = np.asarray(weights, dtype=np.float64)
     means: list[float] = (sentence_scores(texts, kind) @ (shares / shares.sum())).tolist()
@@ -43,9 +43,9 @@ def expected_utilities(
 
 
 def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
-    """The `sentence_score` of sacrebleu for every text, with every text as its reference, `(N,N)`.
+    """Returns sacrebleu's `sentence_score` of every text against every text as reference, `(N,N)`.
 
-    BLEU is of characters for texts that are written without spaces between words.
+    For languages without spaces between words, BLEU counts characters.
     """
     if kind == "chrf":
         return _chrf_of(*_shared(["".join(text.split()) for text in texts], CHARACTERS, str))
@@ -56,7 +56,7 @@ def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
 def _shared(
     texts: Sequence[Sequence[str]], longest: int, gram: Callable[[Sequence[str]], Hashable]
 ) -> tuple[Floats, Floats]:
-    """The n-grams that two texts share, by length `(L,N,N)`, and those of each text `(L,N)`."""
+    """Returns shared n-grams of text pairs by length `(L,N,N)`, and n-grams per text `(L,N)`."""
     shared = []
     for size in range(1, longest + 1):
         columns: dict[tuple[Hashable, int], int] = {}
@@ -78,7 +78,7 @@ def _shared(
 
 
 def _chrf_of(shared: Floats, counts: Floats) -> Floats:
-    """Popović 2015, equation 1, over the lengths of which both texts have n-grams."""
+    """Computes chrF (Popović 2015, equation 1) over n-gram lengths that both texts have."""
     both = (counts[:, :, None] > 0) & (counts[:, None, :] > 0)  # (L,N,N)
     lengths = np.maximum(both.sum(0), 1)
     precision = np.where(both, shared / np.maximum(counts, 1)[:, :, None], 0.0).sum(0) / lengths
@@ -89,7 +89,7 @@ def _chrf_of(shared: Floats, counts: Floats) -> Floats:
 
 
 def _bleu_of(shared: Floats, counts: Floats) -> Floats:
-    """Papineni et al. 2002 over the lengths that a text has; each further one without a match counts half as much."""
+    """Computes BLEU (Papineni et al. 2002) over a text's n-gram lengths, with exponential smoothing."""
     has = np.broadcast_to((counts > 0)[:, :, None], shared.shape)
     without = has & (shared == 0)
     matches = np.where(without, 0.5 ** without.cumsum(0), np.maximum(shared, 1e-9))

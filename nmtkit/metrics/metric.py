@@ -35,36 +35,36 @@ MAX_SAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Score:
-    """A score and how it was made."""
+    """A score with its signature."""
 
     name: str
     """The usual name of the metric, such as "BLEU" or "ROUGE-L"."""
     value: float
-    """0 to 100, except where the metric has no upper limit (TER, perplexity)."""
+    """0 to 100, except for metrics without an upper limit (TER, perplexity)."""
     signature: str
-    """`key:value` pairs joined by "|", the version of the program last."""
+    """`key:value` pairs joined by "|", ending with the program version."""
 
     @property
     def parts(self) -> str:
-        """The components of the score, as lines show them behind it."""
+        """Returns the components of the score that lines show after it."""
         return ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The score of one system on the whole test set, and the results of a test of significance, if there was one."""
+    """A system's score on the whole test set, with significance test results if available."""
 
     score: Score
-    """The score; its signature also has the number of draws and the seed."""
+    """The score; its signature includes the number of draws and the seed."""
     mean: float | None = None
-    """Mean of the score over the draws of a bootstrap."""
+    """Mean score over bootstrap draws."""
     interval: float | None = None
-    """Half the width of the 95% confidence interval of a bootstrap, in points."""
+    """Half the width of the bootstrap's 95% confidence interval in points."""
     p_value: float | None = None
-    """The probability of so large a difference from the baseline if there were none; None for the baseline."""
+    """p-value: probability of such a large difference from the baseline by chance; None for the baseline."""
 
     def line(self, width: int = 1) -> str:
-        """The line of sacrebleu, with `width` digits: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`."""
+        """Formats a sacrebleu line with `width` digits: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`."""
         drawn = "" if not self.mean else f" (μ = {self.mean:.{width}f} ± {self.interval:.{width}f})"
         parts = f" {self.score.parts}" if self.score.parts else ""
         return (
@@ -74,56 +74,60 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Options:
-    """How texts are compared."""
+    """Options for comparing texts."""
 
     tokenize: str = "13a"
-    """Tokenizer of BLEU and GLEU, of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
+    """Tokenizer of BLEU and GLEU, from `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for tokenized text."""
     words: Literal["auto", "a-z0-9", "unicode"] = "auto"
-    """Words of ROUGE: of the letters a-z and digits, as rouge-score has them; or of all letters, where each letter of a
-    script without spaces is a word. auto: unicode if most letters of the references are not Latin."""
+    """Words of ROUGE: of letters a-z and digits, like rouge-score; or of all letters, where each
+    letter of a script without spaces is a word. auto: unicode if most letters of the references are
+    not Latin.
+    """
     lowercase: bool = False
     """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
     stem: bool = True
-    """Whether ROUGE compares Porter stems. The stemmer is made for English."""
+    """Whether ROUGE compares Porter stems (English only)."""
     sentences: str = "auto"
-    """How ROUGE-Lsum finds sentences, one of `SENTENCE_RULES`; see `split_sentences`."""
+    """Sentence rule of ROUGE-Lsum, one of `SENTENCE_RULES`; see `split_sentences`."""
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """A test of significance by random draws, of several systems against the first.
+    """A randomized significance test of several systems against the first.
 
-    Paired bootstrap: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation". The test set is
-    drawn anew with replacement, and all systems are scored on the same draws. Let d be the difference between two
-    systems on the whole test set, and d* the absolute difference on one draw. p is the share of draws in which d*
-    exceeds its own mean by more than |d|, one added above and below; that of systems of equal score is 1.
+    Paired bootstrap: Koehn 2004, "Statistical Significance Tests for Machine Translation
+    Evaluation". The test set is resampled with replacement, and all systems are scored on the same
+    draws. Let d be the difference between two systems on the whole test set, and d* the absolute
+    difference on one draw. p is the share of draws in which d* exceeds its own mean by more than
+    |d|, with one added to numerator and denominator; it is 1 for systems of equal score.
 
-    Approximate randomization: Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance
-    Testing for MT". Two systems swap half of their outputs at random. p is the share of draws in which they then differ
-    by more than |d|, one added above and below. There are no intervals.
+    Approximate randomization: Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation
+    and Significance Testing for MT". Two systems swap half of their outputs at random. p is the
+    share of draws in which they then differ by more than |d|, with one added to numerator and
+    denominator. There are no intervals.
     """
 
     kind: Literal["bs", "ar"]
-    """Bootstrap or randomization, as in sacrebleu and in signatures."""
+    """bs (bootstrap) or ar (randomization), as in sacrebleu and in signatures."""
     n_samples: int
-    """Draws, from 1 to `MAX_SAMPLES`; sacrebleu holds all at once, each in about 80 bytes a line."""
+    """Number of draws, 1 to `MAX_SAMPLES`; sacrebleu keeps all in memory, about 80 bytes per draw and line."""
     seed: int = 12345
-    """At least 1: for sacrebleu 0 is no fixed seed."""
+    """At least 1, because 0 means no fixed seed in sacrebleu."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_samples <= MAX_SAMPLES or self.seed < 1:
             raise NmtkitError(
-                f"samples and seed of a test of significance must be at least 1, the samples at most {MAX_SAMPLES:,}; "
-                f"they are {self.n_samples} and {self.seed}"
+                f"a significance test requires samples from 1 to {MAX_SAMPLES:,} and a seed of at "
+                f"least 1; they are {self.n_samples} and {self.seed}"
             )
 
     def __str__(self) -> str:
-        """As in signatures."""
+        """Returns the options in signature form."""
         return f"{self.kind}:{self.n_samples}|seed:{self.seed}"
 
 
 def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
-    """For each reference of each example, as `refs`, whether it is missing: empty while another one is not."""
+    """Returns whether each reference is missing, i.e. empty while another one of the example is not."""
     has_text = [any(map(str.strip, references)) for references in zip(*refs, strict=True)]
     return [
         [not line.strip() and other for line, other in zip(lines, has_text, strict=True)]
@@ -133,26 +137,28 @@ def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
 
 @dataclass(frozen=True)
 class Texts:
-    """The output of a system, with its references and sources.
+    """A system's output with references and sources.
 
-    Examples may have different numbers of references: one that is empty while another one is not is missing.
+    Examples may have different numbers of references: an empty one counts as missing if another one
+    is not empty.
 
     Raises:
-        DataError: no lines, no references, or different numbers of lines.
+        DataError: there are no lines or references, or the numbers of lines differ.
     """
 
     hyps: Sequence[str]
     refs: Sequence[Sequence[str]]
     """`refs[r][i]` is reference `r` of example `i`; an empty one may be missing. See `references`."""
     sources: Sequence[str] | None = None
-    """For metrics that need them."""
+    """Sources, for metrics that need them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.hyps, str) or any(
             isinstance(ref, str) for ref in (self.refs, *self.refs)
         ):
             raise DataError(
-                "hyps must be a list of texts, and refs a list of such lists; one text was given"
+                "hyps must be a list of texts and refs a list of such lists, but a single text "
+                "was given"
             )
         if not self.refs:
             raise DataError("there is no reference to score against")
@@ -168,7 +174,7 @@ class Texts:
 
     @cached_property
     def references(self) -> list[list[str]]:
-        """The references of each example, without missing ones."""
+        """Returns the references of each example without missing ones."""
         rows = zip(
             zip(*self.refs, strict=True),
             zip(*missing_references(self.refs), strict=True),
@@ -180,39 +186,40 @@ class Texts:
 
     @property
     def have_missing(self) -> bool:
-        """Whether examples have different numbers of references."""
+        """Returns whether examples have different numbers of references."""
         return any(len(references) < len(self.refs) for references in self.references)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, registered in `METRICS`; one that compares texts is an `ExampleMetric`, or a library does its tests."""
+    """A metric registered in `METRICS`; text metrics are `ExampleMetric`s, or a library runs their tests."""
 
     name: str
-    """In options and recipes."""
+    """Name in options and recipes."""
     title: str
-    """In tables and figures, and as `Score.name`."""
+    """Title in tables and figures, and `Score.name`."""
     higher_is_better: bool = True
     unit: Literal["", "tokens", "words"] = ""
-    """The unit that the metric counts: tokens of `Options.tokenize`, or words between white space; empty for other
-    units."""
+    """Unit of the metric: tokens of `Options.tokenize`, or white-space separated words; empty for
+    other units.
+    """
     needs: Literal["texts", "texts and sources", "alignments", "terms", "probabilities"] = "texts"
     family: str = ""
-    """A name that stands for all metrics of its kind."""
+    """A name that selects all metrics of its family."""
     package: str = ""
-    """The module that computes it, if it is an optional one."""
+    """The optional module that computes it, if any."""
     extra: str = ""
     """The extra of nmtkit that installs this module."""
 
     @property
     def installed(self) -> bool:
-        """Whether its package is installed."""
+        """Returns whether its package is installed."""
         return not self.package or find_spec(self.package) is not None
 
 
 @dataclass(frozen=True)
 class TextMetric(Metric, ABC):
-    """A metric that compares the output of a system with references."""
+    """A metric that compares a system's output with references."""
 
     @classmethod
     @abstractmethod
@@ -223,39 +230,39 @@ class TextMetric(Metric, ABC):
         options: Options,
         resampling: Resampling | None,
     ) -> list[list[Comparison]]:
-        """Scores systems with the same references by several metrics of one class, as `[metric][system]`.
+        """Scores systems with the same references with several metrics of one class, as `[metric][system]`.
 
         The draws are the same for all systems; the first system is the baseline.
         """
 
     def score(self, texts: Texts, options: Options) -> Score:
-        """The score of one system by this metric alone."""
+        """Returns a system's score by this metric."""
         return self.measure([self], [texts], options, None)[0][0].score
 
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
-        """A warning about these references; empty if there is none."""
+        """Returns a warning about these references, or an empty text."""
         return ""
 
 
 def text_metric(name: str) -> TextMetric | None:
-    """The metric of that name; None if there is none, or if it compares no texts."""
+    """Returns the metric of this name; None if there is none or it does not compare texts."""
     metric = METRICS.get(name) if name in METRICS else None
     return metric if isinstance(metric, TextMetric) else None
 
 
 def text_metrics(names: Iterable[str] | None = None) -> list[TextMetric]:
-    """The metrics of these names that compare texts; by default all of them, sorted by name."""
+    """Returns the text-comparing metrics among these names, by default all, sorted by name."""
     metrics = [text_metric(name) for name in (METRICS.names() if names is None else names)]
     return [metric for metric in metrics if metric is not None]
 
 
 def metric_names(given: Iterable[str]) -> list[str]:
-    """Resolves the names that a user may give: "rouge" stands for all four, and a repeated name counts once."""
+    """Resolves user-given names: "rouge" selects all four, and repeated names count once."""
     names: list[str] = []
     for name in given:
         if name == "comet":
             raise NmtkitError(
-                "COMET needs older libraries than nmtkit and runs in an environment of its own: "
+                "COMET needs older libraries than nmtkit, so it runs in a separate environment; "
                 "`nmtkit guide second` shows how to score files with it"
             )
         members = [name] if text_metric(name) is not None else _family(name)
@@ -267,12 +274,12 @@ def metric_names(given: Iterable[str]) -> list[str]:
                 f"metric {name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'"
             )
     if not names:
-        raise NmtkitError("no metric is named; give at least one, such as bleu")
+        raise NmtkitError("no metric given; name at least one, such as bleu")
     return names
 
 
 def _family(name: str) -> list[str]:
-    """The names of the metrics of a family; NmtkitError if there is none of that name."""
+    """Returns the names of a family's metrics; NmtkitError if there is no such family."""
     known = text_metrics()
     members = [metric.name for metric in known if metric.family == name]
     if not name or not members:
@@ -282,7 +289,8 @@ def _family(name: str) -> list[str]:
         if name in METRICS:
             needs = METRICS.get(name).needs
             raise NmtkitError(
-                f"metric {name!r} compares no texts, it needs {needs}: {suggest_names(name, valid)}"
+                f"metric {name!r} does not compare texts but needs {needs}: "
+                f"{suggest_names(name, valid)}"
             )
         raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, valid)}")
     return members
@@ -294,15 +302,13 @@ def score_texts(
     options: Options | None = None,
     resampling: Resampling | None = None,
 ) -> list[list[Comparison]]:
-    """Scores several systems with every metric named, as `[system][metric]`, and compares them with the first."""
+    """Scores several systems with all named metrics, as `[system][metric]`, and compares them with the first."""
     names = metric_names(metrics)
     classes: dict[type[TextMetric], list[TextMetric]] = {}
     for metric in text_metrics(names):
         name = metric.name
         if metric.needs == "texts and sources" and any(texts.sources is None for texts in systems):
-            raise NmtkitError(
-                f"metric {name!r} needs the texts that were translated; give them as --source"
-            )
+            raise NmtkitError(f"metric {name!r} requires the source texts; add --source")
         classes.setdefault(type(metric), []).append(metric)
     comparisons: dict[str, list[Comparison]] = {}
     for one, of_class in classes.items():
@@ -318,5 +324,5 @@ def score_all(
     options: Options | None = None,
     sources: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Scores one system with every metric named, in that order."""
+    """Scores one system with all named metrics, in this order."""
     return [cell.score for cell in score_texts([Texts(hyps, refs, sources)], metrics, options)[0]]

@@ -1,4 +1,4 @@
-"""BERTScore by its own library, which an extra of nmtkit installs.
+"""BERTScore with its own library, which an extra of nmtkit installs.
 
 It uses a large pretrained model, which it downloads on first use, on the first CUDA device or on the CPU.
 """
@@ -20,12 +20,12 @@ from nmtkit.metrics.significance import ExampleMetric
 
 @dataclass(frozen=True)
 class ModelMetric(ExampleMetric):
-    """A metric of a pretrained model: the mean over the examples, times 100."""
+    """A metric based on a pretrained model: the mean over examples times 100."""
 
     model: str = field(kw_only=True)
-    """The model's name at Hugging Face, or a path."""
+    """Hugging Face model name, or a path."""
     library: str = field(kw_only=True)
-    """The package that runs it, as pip knows it."""
+    """pip package that runs it."""
 
     @override
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
@@ -33,14 +33,15 @@ class ModelMetric(ExampleMetric):
         return f"nrefs:{n_refs}{drawn}|model:{self.model}|version:{self.library}-{version(self.library)}"
 
     def loaded(self, load: Callable[[str], Any]) -> Any:
-        """The model, from the function that loads it."""
+        """Loads the model."""
         try:
             return load(self.model)
         except (ImportError, OSError, KeyError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise NmtkitError(
-                f"metric {self.name!r}: the model {self.model} cannot be loaded ({reason}); it is downloaded on first "
-                f"use: run this once with a network, after pip install 'nmtkit[{self.extra}]'"
+                f"metric {self.name!r}: the model {self.model} cannot be loaded ({reason}); it is "
+                f"downloaded on first use: after pip install 'nmtkit[{self.extra}]', run this once "
+                "with a network"
             ) from error
 
 
@@ -48,7 +49,8 @@ class ModelMetric(ExampleMetric):
 class BertScore(ModelMetric):
     """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
 
-    The layer is the library's choice, without idf weights and rescaling. The reference with the highest F1 counts.
+    Uses the library's default layer, without idf weights and rescaling. The reference with the
+    highest F1 counts.
     """
 
     @override

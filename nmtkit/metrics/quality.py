@@ -1,8 +1,9 @@
-"""Properties of summaries: new or copied words, repetition, length; and the recall of given terms.
+"""Properties of summaries (new or copied words, repetition, length), and recall of given terms.
 
-Words are lower-cased runs of letters and digits, and single letters of scripts without spaces between words. An n-gram
-lies within a sentence of `metrics.split_sentences`: across two copied sentences it would seem new. Each rate is the
-mean over the summaries for which it is defined.
+Words are lower-cased runs of letters and digits, and single letters of scripts without spaces
+between words. N-grams do not cross sentences (`metrics.split_sentences`), because an n-gram across
+two copied sentences would seem new. Each rate is the mean over the summaries for which it is
+defined.
 """
 
 import re
@@ -16,13 +17,15 @@ import numpy as np
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
-from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import mark_class, unspaced_class, word_pattern
+from nmtkit.data.text.sentences import split_sentences
 from nmtkit.metrics.metric import METRICS, Metric, Score, Texts
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 MIN_FRAGMENT_WORDS = 3
-"""A copied fragment of so many words shows that its sentence was used; a shorter one is chance: "of the"."""
+"""Number of words in a copied fragment that shows that its sentence was used; shorter ones such as
+"of the" are chance.
+"""
 
 
 @cache
@@ -39,38 +42,40 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall
 
 @dataclass(frozen=True)
 class QualityReport:
-    """Means over summaries; shares are 0 to 100. A mean over nothing is None."""
+    """Means over summaries; shares range from 0 to 100. A mean over nothing is None."""
 
     summaries: int
     empty: int
-    """Summaries without words."""
+    """Number of summaries without words."""
     words: float
-    """Mean number of words, empty summaries included."""
+    """Mean number of words, including empty summaries."""
     novel: tuple[float | None, float | None, float | None, float | None]
-    """For n from 1 to 4, the share of the summary's n-grams that are not in the article (See et al. 2017, figure 6);
-    every occurrence counts."""
+    """For n from 1 to 4, share of the summary's n-grams that are not in the article (See et al.
+    2017, figure 6); every occurrence counts.
+    """
     copied: float | None
-    """The share of the summary's words in copied fragments: extractive coverage (Grusky et al. 2018, eq. 1)."""
+    """Share of the summary's words in copied fragments: extractive coverage (Grusky et al. 2018, eq. 1)."""
     density: float | None
-    """The mean, over the summary's words, of the length of their fragments, in words: extractive fragment density
-    (Grusky et al. 2018, eq. 2)."""
+    """Mean length in words, over the summary's words, of their fragments: extractive fragment
+    density (Grusky et al. 2018, eq. 2).
+    """
     repeated_trigrams: float | None
-    """The share of the summary's trigrams that occurred before in the same summary."""
+    """Share of the summary's trigrams that occur earlier in the same summary."""
     length_to_article: float | None
-    """Words of all summaries over words of all articles, in percent."""
+    """Words of all summaries divided by words of all articles, in percent."""
     length_to_reference: float | None
-    """The same with the references, of which the mean length counts."""
+    """The same for the references, using their mean length."""
     source_words: float | None
-    """The share of the article's words in copied fragments."""
+    """Share of the article's words in copied fragments."""
     source_sentences: float | None
-    """The share of the article's sentences with `MIN_FRAGMENT_WORDS` words or more of a copied fragment."""
+    """Share of the article's sentences with at least `MIN_FRAGMENT_WORDS` words of a copied fragment."""
     signature: str
 
 
 def quality(
     summaries: Sequence[str], articles: Sequence[str], references: Sequence[Sequence[str]] = ()
 ) -> QualityReport:
-    """Describes summaries by their articles and the lengths of their references, `references[r][i]`.
+    """Describes summaries based on their articles and reference lengths, `references[r][i]`.
 
     See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator Networks"; Grusky, Naaman and
     Artzi 2018, "Newsroom: A Dataset of 1.3 Million Summaries with Diverse Extractive Strategies".
@@ -121,7 +126,7 @@ def quality(
 def _shares(
     sentences: Sequence[Sequence[str]], article_sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, int, int]]:
-    """Name, part and whole of every rate of one summary, undefined where the whole is 0."""
+    """Returns name, part and whole of every rate of a summary; a rate with whole 0 is undefined."""
     article_words = list(chain(*article_sentences))
     n_words = sum(map(len, sentences))
     for n in NGRAM_ORDERS:
@@ -146,16 +151,16 @@ def _shares(
 
 
 def sentence_words(text: str) -> list[list[str]]:
-    """The words of each sentence that has any."""
+    """Returns the words of each non-empty sentence."""
     sentences = [word_pattern().findall(sentence.lower()) for sentence in split_sentences(text)]
     return [words for words in sentences if words]
 
 
 def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str]) -> list[range]:
-    """The fragments that a summary shares with its article, from left to right, as their first places in the article.
+    """Returns the fragments that a summary shares with its article, as places in the article.
 
-    Grusky et al. 2018, figure 3: at each word the longest run of words that the article has too is taken, and the
-    search goes on after it. Here a run ends with its sentence.
+    Grusky et al. 2018, figure 3: at each word, takes the longest run of words that the article also
+    contains, and continues after it. Here a run ends at the end of its sentence.
     """
     places: dict[str, list[int]] = {}
     for place, word in enumerate(article):
@@ -175,14 +180,14 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
 
 
 def _run(words: Sequence[str], here: int, article: Sequence[str], place: int) -> int:
-    """The number of equal words from `here` in a sentence and from `place` in the article."""
+    """Counts equal words from `here` in a sentence and from `place` in the article."""
     rest = words[here:]
     pairs = zip(rest, article[place : place + len(rest)], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _sentences_used(fragments: Sequence[range], article_sentences: Sequence[Sequence[str]]) -> int:
-    """The number of sentences of the article with at least `MIN_FRAGMENT_WORDS` words of one fragment."""
+    """Counts the article's sentences with at least `MIN_FRAGMENT_WORDS` words of one fragment."""
     sentence_of = [number for number, words in enumerate(article_sentences) for _ in words]
     used: set[int] = set()
     for fragment in fragments:
@@ -199,11 +204,12 @@ def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, .
 def term_recall(
     summaries: Sequence[str], terms: Sequence[Sequence[str]], lowercase: bool = False
 ) -> Score:
-    """The share of terms, words or phrases, that occur in their summary, over the whole corpus: 0 to 100.
+    """Returns the share of terms (words or phrases) found in their summary, over the corpus, 0 to 100.
 
-    A word is a run of letters and digits; between digits ".", ",", ":", "/" and "-" belong to it, so that 5 is not
-    found in 3.5 nor in 2-5, but Smith is found in "Smith's". The words of a phrase must follow each other;
-    punctuation between them is ignored. A repeated term of one summary counts once. With `lowercase` case is ignored.
+    A word is a run of letters and digits, including ".", ",", ":", "/" and "-" between digits, so 5
+    is not found in 3.5 or 2-5, but Smith is found in "Smith's". The words of a phrase must be
+    consecutive; punctuation between them is ignored. A repeated term of a summary counts once.
+    `lowercase` ignores case.
     """
     if len(summaries) != len(terms):
         raise DataError(f"there are {len(summaries)} summaries, but {len(terms)} lists of terms")
@@ -213,11 +219,13 @@ def term_recall(
         for phrase in dict.fromkeys(phrases):
             words = _joined(phrase, lowercase)
             if not words.strip():
-                raise DataError(f"example {number}: the term {phrase!r} holds no letter or digit")
+                raise DataError(
+                    f"example {number}: the term {phrase!r} contains no letter or digit"
+                )
             n_terms += 1
             hits += words in text
     if not n_terms:
-        raise DataError("no example has a term; there is nothing to look for")
+        raise DataError("no example has a term, so there is nothing to search for")
     case = "lc" if lowercase else "mixed"
     signature = (
         f"terms:{n_terms}|examples:{sum(map(bool, terms))}|case:{case}|version:nmtkit-{__version__}"
@@ -226,5 +234,5 @@ def term_recall(
 
 
 def _joined(text: str, lowercase: bool) -> str:
-    """The words with a space before and after each, so that a phrase of whole words is a substring."""
+    """Returns the words surrounded by spaces, so that phrases of whole words are substrings."""
     return f" {' '.join(_term().findall(text.lower() if lowercase else text))} "

@@ -1,4 +1,4 @@
-"""ROUGE by Google's rouge-score."""
+"""ROUGE with Google's rouge-score."""
 
 import re
 from collections.abc import Sequence
@@ -12,36 +12,37 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import count_characters, script_shares, word_pattern
+from nmtkit.data.text.sentences import split_sentences
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
 
 
 def lead(article: str, n: int) -> str:
-    """The first `n` sentences of an article on one line: the baseline of summaries."""
+    """Returns the first `n` sentences of an article on one line, the lead baseline."""
     if n < 1:
-        raise NmtkitError(f"a lead has at least 1 sentence, not {n}")
+        raise NmtkitError(f"a lead requires at least 1 sentence, not {n}")
     return " ".join(split_sentences(article)[:n])
 
 
 @dataclass(frozen=True)
 class RougeScore(Score):
-    """A ROUGE score: `value` is the mean F1 over the examples; of several references the best F1 counts."""
+    """A ROUGE score: `value` is the mean F1 over examples; with several references, the best F1 counts."""
 
     precision: float
-    """Mean over the examples, 0 to 100."""
+    """Mean over examples, 0 to 100."""
     recall: float
 
 
 @dataclass(frozen=True)
 class RougeMetric(ExampleMetric):
-    """One type of ROUGE by rouge-score. Several types are computed in one pass over the examples.
+    """A ROUGE type of rouge-score. Several types are computed in one pass over the examples.
 
-    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for ROUGE-L
-    (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). Of several references the one with
-    the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits, so that ROUGE
-    of most languages would be 0: `Options.words` says which words are compared.
+    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N,
+    section 3.1 for ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over
+    sentences). With several references, the one with the highest F1 counts per example and type.
+    rouge-score keeps only the letters a-z and digits, so ROUGE would be 0 for most languages;
+    `Options.words` selects the words to compare.
     """
 
     @classmethod
@@ -87,16 +88,18 @@ class RougeMetric(ExampleMetric):
                 else f", since the references are {_main_script(refs)}"
             )
             return (
-                f"ROUGE compares words in the letters of all scripts (tok:unicode){because}; rouge-score itself keeps "
-                "only a-z and 0-9, so compare these figures only with figures made in the same way"
+                f"ROUGE compares words with letters of all scripts (tok:unicode){because}; "
+                "rouge-score itself keeps only a-z and 0-9, so compare these scores only with "
+                "scores computed in the same way"
             )
         lines = [line for ref in refs for line in ref]
         dropped = sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
         if not dropped:
             return ""
         return (
-            f"{dropped} of {len(lines)} reference lines hold letters or digits other than a-z and 0-9, which "
-            "rouge-score drops; compare their ROUGE only with figures made the same way (--words unicode keeps them)"
+            f"{dropped} of {len(lines)} reference lines contain letters or digits other than a-z "
+            "and 0-9, which rouge-score drops; compare these scores only with scores computed in "
+            "the same way (--words unicode keeps them)"
         )
 
 
@@ -106,24 +109,24 @@ for _name in ROUGE_METRICS:
 
 
 def chosen_words(options: Options, refs: Sequence[Sequence[str]]) -> Literal["a-z0-9", "unicode"]:
-    """The words that ROUGE compares, by the options or by the script of the references."""
+    """Returns the kind of words to compare, from the options or the script of the references."""
     if options.words != "auto":
         return options.words
     return "unicode" if _main_script(refs) not in ("", "Latin") else "a-z0-9"
 
 
 def _main_script(refs: Sequence[Sequence[str]]) -> str:
-    """The script of most letters; empty without letters."""
+    """Returns the script of most letters; empty without letters."""
     shares = script_shares(count_characters(line for lines in refs for line in lines))
     return next(iter(shares), "")
 
 
 _UNSPACED_END = re.compile(r"(?<=[。！？｡।])\s*(?=\S)")
-"""The end of a sentence where no white space has to follow."""
+"""Sentence ends that need no white space after them."""
 
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-    """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1)."""
+    """Returns precision, recall and F1 (last axis), 0 to 100, by type (axis 0) and example (axis 1)."""
     # on use: with what it loads it takes as long as torch
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -145,7 +148,7 @@ def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.ND
 
 
 class _CachedTokenizer:
-    """The tokenizer of rouge-score, three times as fast: each word is stemmed only once."""
+    """rouge-score's tokenizer, three times as fast because it stems each word only once."""
 
     def __init__(self, stem: bool) -> None:
         self._stem = stem
@@ -158,7 +161,7 @@ class _CachedTokenizer:
 
 
 class _UnicodeTokenizer:
-    """Words of all letters, in lower case. A letter of a script without spaces is a word; English words are stemmed."""
+    """Lower-cased words of all letters. A letter of a script without spaces is a word; English words are stemmed."""
 
     def __init__(self, stem: bool) -> None:
         self._stem = stem
@@ -180,5 +183,5 @@ def _tokenizer(use_stemmer: bool) -> Any:
 
 @lru_cache(maxsize=1 << 18)
 def _stems(word: str) -> tuple[str, ...]:
-    """The stem of a word of a-z and digits, unless it is empty."""
+    """Returns the stem of a word of a-z and digits, unless it is empty."""
     return tuple(_tokenizer(use_stemmer=True).tokenize(word))

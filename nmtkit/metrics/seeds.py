@@ -1,4 +1,4 @@
-"""BLEU of a system over several trainings that differ in their seed alone, and tests between such systems."""
+"""BLEU of a system over several trainings with different seeds, and significance tests between such systems."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from nmtkit.metrics.bleu import bleu_from_statistics, sentence_statistics
 from nmtkit.metrics.metric import Options
 
 DRAWS = 1000
-"""Random partitions of a test of significance."""
+"""Number of random partitions in a significance test."""
 
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """BLEU of one system over its seeds."""
+    """BLEU of a system over its seeds."""
 
     name: str
     scores: list[float]
     """BLEU of each training, 0 to 100."""
     p_value: float | None
-    """The probability of so large a difference from the first system if there were none; None for the first."""
+    """p-value: probability of such a large difference from the first system by chance; None for the first."""
 
     @property
     def mean(self) -> float:
-        """Mean BLEU of the trainings."""
+        """Mean BLEU over the trainings."""
         return statistics.fmean(self.scores)
 
     @property
@@ -42,11 +42,12 @@ def summarize_seeds(
     draws: int = DRAWS,
     seed: int = 12345,
 ) -> list[SeedSummary]:
-    """Summarizes systems, each a name and the outputs of its trainings, and compares them with the first system.
+    """Summarizes systems (name and outputs of all trainings) and compares them with the first.
 
-    The test is the stratified approximate randomization of Clark et al. 2011, "Better Hypothesis Testing for
-    Statistical Machine Translation: Controlling for Optimizer Instability", section 4: in every draw the outputs of
-    both systems for a sentence are pooled and dealt out anew, so that differences between seeds count as noise.
+    The test is the stratified approximate randomization of Clark et al. 2011, "Better Hypothesis
+    Testing for Statistical Machine Translation: Controlling for Optimizer Instability", section 4:
+    in every draw the outputs of both systems for a sentence are pooled and redistributed, so
+    differences between seeds count as noise.
     """
     figures = []
     for _, outputs in systems:
@@ -66,7 +67,7 @@ def summarize_seeds(
 def _randomization_test(
     first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], draws: int, seed: int
 ) -> float:
-    """p-value of the difference in mean BLEU of two systems, given as figures `(trainings, sentences, figures)`."""
+    """Returns the p-value of the difference in mean BLEU of two systems, `(trainings, sentences, figures)`."""
     random = np.random.default_rng(seed)
     pooled = np.concatenate([first, second])  # (R,N,F)
     observed = _difference(pooled, len(first))
@@ -82,6 +83,6 @@ def _randomization_test(
 
 
 def _difference(pooled: npt.NDArray[np.float64], n_first: int) -> float:
-    """Absolute difference in mean BLEU between the first trainings and the others."""
+    """Returns the absolute difference in mean BLEU between the first trainings and the others."""
     scores = [bleu_from_statistics(training.sum(axis=0)) for training in pooled]
     return abs(statistics.fmean(scores[:n_first]) - statistics.fmean(scores[n_first:]))

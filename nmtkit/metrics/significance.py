@@ -1,4 +1,4 @@
-"""Paired tests of significance between systems, and metrics that are made of figures for each example."""
+"""Paired significance tests between systems, and metrics computed from per-example figures."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,34 +14,34 @@ from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Score, TextMetric, Texts
 
 SIGNIFICANCE_LEVEL = 0.05
-"""A p-value below it marks a difference."""
+"""A p-value below this marks a significant difference."""
 
 _CHUNK = 4_000_000
-"""Examples drawn at once: 32 MB."""
+"""Number of examples drawn at once (32 MB)."""
 _ROUNDING = 1e-9
-"""Points by which sums of the same numbers in another order may differ."""
+"""Tolerance in points for sums of the same numbers in another order."""
 
 
 @dataclass(frozen=True)
 class ExampleMetric(TextMetric):
-    """A metric that is computed from the means over the examples of some figures that each example has."""
+    """A metric computed from means over examples of per-example figures."""
 
     @abstractmethod
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The figures of each example, `(examples, figures)`."""
+        """Returns the figures of each example, `(examples, figures)`."""
 
     def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The score by the means of the figures, `(..., figures)` -> `(...)`; the first mean, unless overridden."""
+        """Returns the score from mean figures, `(..., figures)` -> `(...)`; by default the first mean."""
         return means[..., 0]
 
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
-        """The options and the version, with the draws and the seed of a test of significance."""
+        """Returns options and version, with draws and seed of a significance test."""
         return (
             f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
         )
 
     def signature_of(self, texts: Texts, options: Options, resampling: Resampling | None) -> str:
-        """The signature; "nrefs:var" if examples have different numbers of references."""
+        """Returns the signature; "nrefs:var" if examples have different numbers of references."""
         signature = self.signature(options, len(texts.refs), resampling)
         return (
             signature.replace(f"nrefs:{len(texts.refs)}", "nrefs:var", 1)
@@ -53,7 +53,7 @@ class ExampleMetric(TextMetric):
     def score_examples(
         cls, metrics: Sequence[Self], texts: Texts, options: Options, resampling: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
-        """The score by each of `metrics`, and the figures to be drawn; overridden where several share work."""
+        """Returns the score and the figures of each of `metrics`; overridden if metrics share work."""
         scores = []
         for metric in metrics:
             figures = metric.statistics(texts, options)
@@ -95,7 +95,7 @@ class ExampleMetric(TextMetric):
 
 
 def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.NDArray[np.float64]:
-    """Means over examples that are drawn with replacement, the same draws for all systems and figures.
+    """Returns means over examples drawn with replacement, with equal draws for all systems and figures.
 
     `(systems, figures, examples)` -> `(draws, systems, figures)`.
     """
@@ -115,7 +115,7 @@ def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.
 def shuffled_means(
     values: npt.NDArray[np.float64], resampling: Resampling
 ) -> npt.NDArray[np.float64]:
-    """Means of the first system and of each system, after they swapped half of their examples at random.
+    """Returns the means of the first and each system after swapping a random half of their examples.
 
     The same examples are swapped for all systems and figures. `(systems, figures, examples)` ->
     `(draws, 2, systems, figures)`, the first system's at 0 and the other's at 1.
@@ -134,7 +134,7 @@ def shuffled_means(
 def _parts(
     resampling: Resampling, n_examples: int
 ) -> Iterator[tuple[int, int, np.random.Generator]]:
-    """Start and number of the draws that fit into memory at once, and the generator of them all."""
+    """Yields start and number of draws that fit into memory at once, with the common generator."""
     random = np.random.default_rng(resampling.seed)
     at_once = max(1, _CHUNK // n_examples)
     for start in range(0, resampling.n_samples, at_once):
@@ -144,9 +144,9 @@ def _parts(
 def _compared(
     scores: Sequence[Score], drawn: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
 ) -> list[Comparison]:
-    """The test of the scores of the `whole` `(systems,)` by those of draws `(draws, systems)`.
+    """Tests the scores of the `whole` set `(systems,)` against scores of draws `(draws, systems)`.
 
-    Scores of shuffled outputs are `(draws, 2, systems)`; they give no intervals.
+    Scores of shuffled outputs are `(draws, 2, systems)` and give no intervals.
     """
     gap = np.abs(whole - whole[0])
     means: Iterable[float | None] = repeat(None)

@@ -1,4 +1,4 @@
-"""The scores of one or several systems, as commands show them: tables, lines and JSON."""
+"""Scores of one or more systems in the form of command output: tables, lines and JSON."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -24,14 +24,14 @@ from nmtkit.metrics.metric import (
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """One system: the file of its output, its name in tables and figures, and its score by each metric."""
+    """A system: its output file, its name in tables and figures, and its score by each metric."""
 
     path: str
     title: str
     scores: list[Comparison]
 
     def record(self, **more: object) -> dict[str, Any]:
-        """The record for JSON; `more` comes before the scores."""
+        """Returns the JSON record; `more` precedes the scores."""
         scores = []
         for cell in self.scores:
             drawn = {} if cell.interval is None else {"mean": cell.mean, "interval": cell.interval}
@@ -50,7 +50,7 @@ def score_systems(
     resampling: Resampling | None,
     sources: Sequence[str] | None,
 ) -> list[ScoredSystem]:
-    """Scores several systems, each a file and its texts."""
+    """Scores several systems, given as files with texts."""
     paths = [path for path, _ in systems]
     rows = score_texts(
         [Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, resampling
@@ -62,7 +62,7 @@ def score_systems(
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]], options: Options) -> list[str]:
-    """The warnings of these metrics about the references, each once."""
+    """Returns the metrics' warnings about the references, each once."""
     chosen = text_metrics(metric_names(metrics))
     texts = [
         _note_on_missing(refs),
@@ -80,21 +80,21 @@ def _note_on_missing(refs: Sequence[Sequence[str]]) -> str:
     first = min(row.index(True) for row in missing if any(row)) + 1
     are, they = ("is", "it is") if count == 1 else ("are", "they are")
     return (
-        f"{count:,} of {len(refs) * len(refs[0]):,} references {are} empty (the first in line {first}) while other "
-        f"references of the same line are not: {they} left out as missing"
+        f"{count:,} of {len(refs) * len(refs[0]):,} references {are} empty (first on line {first}) "
+        f"while other references of the same line are not; {they} treated as missing"
     )
 
 
 _SEE_NO_WORDS = ("13a", "intl", "none", "ko-mecab")
-"""Tokenizers that treat consecutive letters of a script without spaces as one word."""
+"""Tokenizers that treat consecutive letters of unspaced scripts as one word."""
 
 
 _JAPANESE_SHARE = 0.1
-"""A text with at least this share of kana is Japanese: Chinese has none."""
+"""A text with at least this share of kana is Japanese; Chinese has none."""
 
 
 def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options: Options) -> str:
-    """A warning if metrics that count words meet a language that is written without spaces; empty if they do not."""
+    """Returns a warning if word-based metrics are used for a language without spaces; else empty."""
     script = unspaced_script_of_lines(lines)
     if not script:
         return ""
@@ -112,18 +112,22 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
     say = "says" if len(named) == 1 else "say"
     script = "Chinese" if script == "Han" else script
     text = (
-        f"{' and '.join(named)} {say} little here: {script} is written without spaces between words"
+        f"{' and '.join(named)} {say} little here, because {script} is written without spaces "
+        "between words"
     )
     if of_tokens:
-        text += f", and tokenizer {options.tokenize} takes each line for one word or a few. Give --tokenize "
-        text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or take chrF"
+        text += (
+            f", and tokenizer {options.tokenize} treats each line as one or a few words. Use "
+            "--tokenize "
+        )
+        text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or use chrF"
     else:
-        text += ", and it takes the text between two spaces for one word. Take chrF"
+        text += ", and it treats the text between two spaces as one word. Use chrF"
     return f"{text} (-m chrf)"
 
 
 def _tokenizer_for(script: str) -> str:
-    """The tokenizers of BLEU that see the words or characters of a script, the usual one first."""
+    """Returns BLEU tokenizers that split a script into words or characters, the usual one first."""
     if script == "Japanese":
         return (
             "char (or ja-mecab after pip install 'sacrebleu[ja]')"
@@ -133,27 +137,27 @@ def _tokenizer_for(script: str) -> str:
     return (
         "zh or char"
         if script in ("Chinese", "Bopomofo")
-        else "char (or flores200, which needs a network once)"
+        else "char (or flores200, which needs a network on first use)"
     )
 
 
 def titles(paths: Sequence[str]) -> Sequence[str]:
-    """File names without their folders, if they differ."""
+    """Returns file names without folders if they are still distinct."""
     names = [Path(path).name for path in paths]
     return names if len(set(names)) == len(set(paths)) else paths
 
 
 def named(path: str) -> str:
-    """The name of a file in messages."""
+    """Returns the name of a file for messages."""
     return STDIN if path == "-" else path
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:
-    """Makes sure that files, each a path and its lines, have equally many lines; `why` is the reason, for the error."""
+    """Raises an error unless files (paths with lines) have equally many lines; `why` is the reason."""
     (first, lines), *others = files
     for path, other in others:
         if len(other) != len(lines):
             raise DataError(
-                f"different line counts: {named(first)} has {len(lines)} lines, {named(path)} has {len(other)}; "
-                + (why or "every line of one must belong to the same line of the other")
+                f"different line counts: {named(first)} has {len(lines)} lines, {named(path)} "
+                f"has {len(other)}; " + (why or "lines must correspond one to one")
             )

@@ -1,4 +1,4 @@
-"""Pictures: heat-maps, explorers and curves, through matplotlib or as HTML that needs nothing but a browser."""
+"""Figures: heat maps, explorers and curves, with matplotlib or as self-contained HTML."""
 
 from nmtkit.plots.attention import AttentionPicture, HeadsPicture, SourceWindow
 from nmtkit.plots.drawing import FigureStyle

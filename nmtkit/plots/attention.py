@@ -1,7 +1,7 @@
-"""Sentence pairs with their attention weights, as pictures show them.
+"""Sentence pairs with their attention weights, ready to plot.
 
-Letters: T target words (rows), S source words (columns), L layers, A heads. A weight says how much of target word t
-came from source word s; each row sums to one.
+Letters: T target words (rows), S source words (columns), L layers, A heads. A weight is the share
+of target word t that comes from source word s; each row sums to one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 class SourceWindow:
     """The window of local attention of one target word (Luong et al. 2015, 3.2).
 
-    All in source columns: 0 is the middle of the first column, 0.5 its right edge.
+    Positions are in source columns: 0 is the middle of the first column, 0.5 its right edge.
     """
 
     centre: float
@@ -24,22 +24,22 @@ class SourceWindow:
     left: float
     """The left edge, p_t - D, which may lie before the sentence."""
     right: float
-    """The right edge, which may lie behind the sentence."""
+    """The right edge, which may lie after the sentence."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentencePicture:
-    """What stands above a picture of one sentence pair."""
+    """The heading of a figure of a sentence pair."""
 
     title: str = ""
     score: float | None = None
     """Log-probability of the target (natural log), if known."""
     left_out: int = 0
-    """Source tokens behind the last one shown that the model did not read."""
+    """Number of source tokens after the last one shown, which the model did not read."""
 
     @property
     def heading(self) -> str:
-        """The title with the score behind it, and how much of the source was not read."""
+        """Returns the title with the score and the number of unread source tokens."""
         score = "" if self.score is None else f"  (score {self.score:.2f})"
         unread = (
             f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
@@ -47,23 +47,23 @@ class SentencePicture:
         return f"{self.title}{score}{unread}".strip()
 
     def with_title(self, title: str | None) -> Self:
-        """The same picture with this title alone as its heading; None changes nothing."""
+        """Returns the figure with only this title as heading; None changes nothing."""
         return self if title is None else replace(self, title=title, score=None, left_out=0)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPicture(SentencePicture):
-    """One sentence pair with its attention weights.
+    """A sentence pair with its attention weights.
 
     Attributes:
-        src_words: S labels of columns.
-        tgt_words: T labels of rows.
-        weights: (T, S), not negative.
-        windows: T windows of local attention, one for each row; empty where attention is global.
-        p_gen: Probability that the word of each row was generated rather than copied, (T,); None if the model cannot
-            copy. Such a model has no windows.
+        src_words: S column labels.
+        tgt_words: T row labels.
+        weights: (T, S), non-negative.
+        windows: T windows of local attention, one per row; empty for global attention.
+        p_gen: Probability that each row's word was generated rather than copied, (T,); None if the
+            model cannot copy. A copying model has no windows.
         copied: The rows whose words were copied from the source.
-        article: Whether the source is an article and the target its summary, so that it is drawn as `is_summary` says.
+        article: Whether the source is an article and the target its summary; see `is_summary`.
     """
 
     src_words: Sequence[str]
@@ -84,43 +84,43 @@ class AttentionPicture(SentencePicture):
         assert self.p_gen is None or not self.windows
 
     def _repr_html_(self) -> str:
-        """The picture in a notebook: the page that `save` writes, in a frame."""
+        """Shows the page that `save` writes in a notebook frame."""
         from nmtkit.plots.pages import attention_page, framed
 
         return framed(attention_page([self], grid=False), height=450 + 28 * len(self.tgt_words))
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is drawn as a summary: the source as a text with its coverage, p_gen under each target word.
+        """Whether to draw a summary: the source as text with coverage, and p_gen under each target word.
 
-        That holds for every model that copies, and for any model that summarizes an article by global attention.
+        True for every copying model, and for models that summarize articles with global attention.
         """
         return self.p_gen is not None or (self.article and not self.windows)
 
     @property
     def coverage(self) -> NDArray[Any]:
-        """The sum of the weights of each source word, (S,) (See et al. 2017, eq. 10)."""
+        """Returns the sum of the weights of each source word, (S,) (See et al. 2017, eq. 10)."""
         return np.asarray(self.weights.sum(axis=0))
 
     def is_outside_window(self, row: int, column: int) -> bool:
-        """Whether a column lies outside the window of the row, and has no weight."""
+        """Returns whether a column lies outside the row's window and has no weight."""
         if not self.windows or self.weights[row, column] > 0:
             return False
         return not self.windows[row].left <= column <= self.windows[row].right
 
     @property
     def max_weight(self) -> float:
-        """The weight that gets the strongest colour: the largest one, so that diffuse attention is visible too."""
+        """Returns the weight with the strongest colour: the maximum, so diffuse attention is visible too."""
         return float(self.weights.max()) or 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class HeadsPicture(SentencePicture):
-    """One sentence pair with the attention weights of each layer and head of a Transformer.
+    """A sentence pair with the attention weights of all layers and heads of a Transformer.
 
     Attributes:
-        src_tokens: The S source tokens, end of sentence included.
-        tgt_tokens: The T target tokens as they were written, end of sentence included.
+        src_tokens: The S source tokens including the end of sentence.
+        tgt_tokens: The T output tokens including the end of sentence.
         encoder: Encoder self-attention, (L, A, S, S); the row looks, the column is looked at, here and below.
         decoder: Decoder self-attention, (L, A, T, T). Row t writes target token t; column u is the decoder's input u:
             the start of the sentence, then target token u - 1. What lies behind the row's own input is zero.
@@ -140,20 +140,20 @@ class HeadsPicture(SentencePicture):
         assert self.cross.shape[2:] == (rows, columns)
 
     def _repr_html_(self) -> str:
-        """The picture in a notebook: the page that `save_heads` writes, in a frame."""
+        """Shows the page that `save_heads` writes in a notebook frame."""
         from nmtkit.plots.pages import framed, heads_page
 
         return framed(heads_page([self]), height=420 + 28 * max(self.cross.shape[2:]))
 
 
 def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, list[int]]:
-    """The same picture with at most `most` source words; it has no windows.
+    """Returns the figure with at most `most` source words and without windows.
 
-    The words with the most coverage stay as they are. Each stretch between them becomes one word, "… 14 words", with
-    the sum of their weights, so that rows still sum to one.
+    The words with the most coverage are kept. Each span between them becomes one word, "… 14
+    words", with the sum of its weights, so that rows still sum to one.
 
     Returns:
-        The picture, and how many of the article's words each of its source words stands for.
+        The figure, and the number of article words that each of its source words represents.
     """
     by_coverage = np.argsort(-picture.coverage, kind="stable")
     count = len(by_coverage)
@@ -172,7 +172,7 @@ def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, li
 
 
 def _starts(kept: np.ndarray[tuple[int, ...], np.dtype[np.int64]], count: int) -> list[int]:
-    """Where the kept words and the stretches between them begin, of `count` words."""
+    """Returns where the kept words and the spans between them begin, out of `count` words."""
     alone = np.zeros(count, dtype=bool)
     alone[kept] = True
     return [i for i in range(count) if i == 0 or alone[i] or alone[i - 1]]

@@ -1,4 +1,4 @@
-"""Coloured tables: the entropy of attention by layer and head, position vectors, and how labels are confused."""
+"""Coloured tables: attention entropy by layer and head, position vectors, and confusion of labels."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from nmtkit.plots.fonts import printable
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
-"""Inches: the width of a cell, the least width of a table, the height of the title, and the margins."""
+"""Inches: cell width, minimum table width, title height, and margins."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entropies:
-    """The entropies of one kind of attention, in nats."""
+    """Entropies of one kind of attention, in nats."""
 
     name: str
     values: NDArray[np.float64]
     """(L, A): the mean over all rows of all sentences."""
     uniform: float
-    """The entropy of uniform attention, which is the largest possible."""
+    """Entropy of uniform attention, the maximum."""
 
 
 def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
-    """Entropy in nats of the distributions along the last axis, from 0 to the logarithm of the number of words."""
+    """Returns the entropy in nats along the last axis, from 0 to the logarithm of the number of words."""
     weights = weights.astype(np.float64)
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     # no term is above zero, but a zero has a sign
@@ -42,7 +42,7 @@ def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
-    """The entropy of a model with one attention: one value."""
+    """Returns the entropy of a model with a single attention: one value."""
     values = np.concatenate([entropy(picture.weights) for picture in pictures])
     uniform = np.concatenate(
         [np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures]
@@ -51,7 +51,7 @@ def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
 
 
 def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
-    """The entropies of the three kinds of attention of a Transformer."""
+    """Returns the entropies of a Transformer's three kinds of attention."""
     entropies = []
     kinds = {
         "encoder": "encoder self-attention",
@@ -77,7 +77,7 @@ def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
 def save_entropies(
     parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a coloured table for each kind of attention: a row for each layer, a column for each head."""
+    """Writes a coloured table per kind of attention, with layers as rows and heads as columns."""
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(
             f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint"
@@ -124,7 +124,7 @@ def _titled_figure(
     style: FigureStyle,
     path: str | Path,
 ) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
-    """A figure with a title, its scale, and its width in inches, in which the title has room."""
+    """Returns a figure wide enough for its title, its scale, and its width in inches."""
     width = max(width, fonts.widest([title], families, 12.0) + 0.5)
     figure, by = drawing.new_figure(width, height, style, path)
     figure.text(
@@ -141,7 +141,7 @@ def _draw_cells(
     shades: Any,
     size: float,
 ) -> Any:
-    """Draws a table of texts on the shades of values, `top` the darkest, and gives its mesh."""
+    """Draws texts on cells shaded by value (`top` is darkest); returns the mesh."""
     mesh = axes.pcolormesh(values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
     axes.set_ylim(len(values), 0)
     for row, column in np.ndindex(values.shape):
@@ -156,7 +156,7 @@ def _draw_cells(
 
 
 def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
-    """Draws the table of one kind of attention, `top` the darkest, and gives its mesh."""
+    """Draws the table of one kind of attention (`top` is darkest); returns the mesh."""
     layers, heads = part.values.shape
     texts = [[f"{value:.2f}" for value in row] for row in part.values]
     mesh = _draw_cells(axes, part.values, texts, top, shades, text)
@@ -179,7 +179,7 @@ def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, te
 def save_confusion(
     labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str
 ) -> None:
-    """Writes how often labels were wanted (rows) and given (columns); a colour is the share of its row."""
+    """Writes the confusion matrix of true (rows) and predicted (columns) labels, coloured by row share."""
     names = [printable(label) for label in labels]
     shown = printable(title)
     with drawing.settings("".join((*names, shown)), path) as families:
@@ -207,7 +207,7 @@ def save_confusion(
 def save_positions(
     table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours."""
+    """Writes position vectors (Vaswani et al. 2017, 3.5), (positions, model width), as colours."""
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
 

@@ -1,4 +1,4 @@
-"""Curves: the course of trainings, and the scores of systems by sentence length."""
+"""Learning curves, and scores of systems by sentence length."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ MARKERS = "os^Dv<>p"
 DASHES = ("-", "--", ":", "-.")
 MAX_MARKERS = 40
 ROOM_FOR_TICKS = 2.0
-"""Inches of an axis from which on a logarithmic one has more ticks than one a decade."""
+"""Minimum length in inches of a logarithmic axis with more than one tick per decade."""
 WIDTH, HEIGHT = 11.0, 7.0
-"""Size of a figure of trainings in inches; lines of the legend add to its height."""
+"""Size in inches of a figure of trainings; legend lines add to its height."""
 LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
-"""(update, value) pairs, by rising update."""
+"""(update, value) pairs in order of updates."""
 Curves = Sequence[tuple[Points, Points]]
-"""For each run the points of its training batches and of the validation set."""
+"""Points of the training batches and the validation set, per run."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one run logged of its training batches and of the validation set."""
+    """A run's logged values for training batches and the validation set."""
 
     name: str
     loss: Points = ()
-    """Nats a token, without label smoothing, as `valid_loss`."""
+    """Nats per token, without label smoothing, like `valid_loss`."""
     perplexity: Points = ()
     lr: Points = ()
     grad_norm: Points = ()
-    """Before clipping."""
+    """Gradient norm before clipping."""
     valid_loss: Points = ()
     valid_perplexity: Points = ()
     valid_score: Points = ()
     metric: str = "BLEU"
-    """What that score is."""
+    """Name of the score."""
     stages: Sequence[tuple[str, int]] = ()
-    """Name of each stage of training and its last update so far; empty if there are no stages."""
+    """Name and last update so far of each training stage; empty without stages."""
 
 
 def save_training(
     runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes one figure of several runs: loss, perplexity, a score (else gradient norm) and learning rate over updates.
+    """Writes a figure of runs: loss, perplexity, score (or gradient norm) and learning rate over updates.
 
-    A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
-    There is no title unless the `style` has one.
+    Each run has a colour; thin lines are training batches, thick lines the validation set, dotted
+    lines stage boundaries. There is no title unless the `style` has one.
     """
     from matplotlib.lines import Line2D
 
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
-        raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
+        raise NmtkitError(
+            f"{path}: the runs have not logged anything yet, so there is nothing to draw"
+        )
     names = [printable(run.name) for run in runs]
     shown = printable(style.title or "")
     with drawing.settings("".join((*names, shown)), path, style.font):
@@ -118,7 +120,7 @@ def save_training(
 
 
 def round_ticks(low: float, high: float, whole: bool = False) -> list[float]:
-    """Four to seven round numbers for an axis, the first at most `low` and the last at least `high`."""
+    """Returns four to seven round tick values that cover `low` to `high`."""
     from matplotlib.ticker import MaxNLocator
 
     if high <= low:
@@ -128,7 +130,7 @@ def round_ticks(low: float, high: float, whole: bool = False) -> list[float]:
 
 
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
-    """The title of each panel, and for each run its points of training batches and of the validation set."""
+    """Returns each panel's title and, per run, its training and validation points."""
     metrics = dict.fromkeys(run.metric for run in runs if run.valid_score)
     score: tuple[str, Curves] = (
         ", ".join(metrics) or "score",
@@ -137,7 +139,7 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     if not metrics and any(run.grad_norm for run in runs):  # as of a pretraining
         score = "gradient norm", [(run.grad_norm, ()) for run in runs]
     return [
-        ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
+        ("loss (nats per token)", [(run.loss, run.valid_loss) for run in runs]),
         ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
         score,
         ("learning rate", [(run.lr, ()) for run in runs]),
@@ -169,7 +171,7 @@ def _draw_panel(
         )
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    elif title != "loss (nats a token)":
+    elif title != "loss (nats per token)":
         axes.set_ylim(bottom=0)
     if not any(points for pair in series for points in pair):
         size, place = 10 * text, axes.transAxes
@@ -187,7 +189,7 @@ def _draw_panel(
 def _stages(
     axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float
 ) -> None:
-    """Draws the borders of the stages of training, and their names at the top, a line for each run."""
+    """Draws the boundaries of training stages with their names at the top, one line per run."""
     staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
     for row, (run, colour) in enumerate(staged):
         begin = 0
@@ -211,7 +213,7 @@ def _stages(
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Colour, marker and dashes of a curve; any two of the first 256 curves differ in at least one of them."""
+    """Returns colour, marker and dashes of a curve, a unique combination for the first 256 curves."""
     round_of_colours, colour = divmod(number, len(drawing.SERIES))
     round_of_dashes, dashes = divmod(round_of_colours, len(DASHES))
     return {
@@ -230,8 +232,8 @@ def save_by_length(
 ) -> None:
     """Writes the BLEU of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    `ranges` are labels such as "1-10"; the `counts` of their sentences stand below them. Ranges that are marked as
-    `few` have too few sentences for a reliable score: their points are hollow.
+    `ranges` are labels such as "1-10", shown with the `counts` of their sentences. Ranges marked as
+    `few` have too few sentences for a reliable score and get hollow points.
     """
     names = [printable(name) for name, _ in systems]
     few = few or [False] * len(ranges)
@@ -277,4 +279,4 @@ def save_by_length(
         axes.legend(
             curves, names, frameon=False, fontsize=10, ncols=columns, handlelength=3, **above
         )
-        drawing.save_figure(figure, path, "BLEU by length of the source")
+        drawing.save_figure(figure, path, "BLEU by source length")

@@ -1,7 +1,8 @@
-"""Texts with the attention of a classifier, as in figure 5 of Yang et al. 2016: sentences in red, words in blue.
+"""Texts with a classifier's attention, as in Yang et al. 2016, figure 5: sentences red, words blue.
 
-Beside each sentence stands its weight p_s, on a red ground. The blue of a word is sqrt(p_s) p_w, where p_w is its
-weight within the sentence: so the words of a sentence with a small weight are pale, but can be seen.
+Next to each sentence is its weight p_s on a red background. The blue of a word is sqrt(p_s) p_w,
+where p_w is its weight within the sentence, so words in a sentence with a small weight are pale but
+visible.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nmtkit.plots.fonts import printable
 
 REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
 WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0
-"""Inches: the sheet, its margins, the weight beside a sentence, a line, a space; and the size of words in points."""
+"""Inches: sheet, margins, weight column, line and space; and the font size of words in points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class DocumentPicture(SentencePicture):
     sentences: Sequence[Sequence[str]]
     """The words of each sentence."""
     weights: Sequence[NDArray[np.float64]]
-    """Of each sentence the weights of its words `(W,)`; those of the whole text sum to one."""
+    """Word weights of each sentence `(W,)`; over the whole text they sum to one."""
 
     @property
     def of_sentences(self) -> NDArray[np.float64]:
@@ -41,7 +42,7 @@ class DocumentPicture(SentencePicture):
 
     @property
     def shades(self) -> list[NDArray[np.float64]]:
-        """sqrt(p_s) p_w of each word, as shares of the largest."""
+        """Returns sqrt(p_s) p_w of each word, relative to the maximum."""
         shades = [
             own / np.sqrt(max(share, 1e-12))
             for own, share in zip(self.weights, self.of_sentences, strict=True)
@@ -57,7 +58,8 @@ def save_documents(
     pictures = [picture.with_title(style.title) for picture in pictures]
     if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
         raise NmtkitError(
-            f"{path}: there is no text, or its weights are not finite numbers; use an earlier checkpoint"
+            f"{path}: there is no text, or its weights are not finite numbers; use an earlier "
+            "checkpoint"
         )
     headings = [printable(picture.heading) for picture in pictures]
     words = [
@@ -81,7 +83,7 @@ def save_documents(
         drawing.check_sheet(WIDTH * scale, y * scale, path)
         if style.font_size is not None and style.scale(WIDTH, y) < scale:
             need = f"at {style.font_size:g} points the text needs {y * scale:.1f} inches of height"
-            raise NmtkitError(f"{path}: {need}; take a smaller font size or more inches")
+            raise NmtkitError(f"{path}: {need}; use a smaller font size or more inches")
         figure, by = drawing.new_figure(WIDTH, y, style)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(y, 0))
@@ -94,13 +96,13 @@ def save_documents(
 
 
 Places = list[list[tuple[float, float, float]]]
-"""Of each sentence, of its weight and then of its words: left edge, middle of the line, width."""
+"""Left edge, middle of the line and width of each sentence's weight and words."""
 
 
 def _laid_out(
     picture: DocumentPicture, widths: dict[str, float], y: float, larger: float
 ) -> tuple[Places, float]:
-    """The places of a text whose first line is at `y`, and where the next could be."""
+    """Returns the places of a text whose first line is at `y`, and where the next text can begin."""
     places, left = [], MARGIN + WEIGHT * larger + 0.12
     for sentence in picture.sentences:
         row, x = [(MARGIN, y, WEIGHT * larger)], left

@@ -1,4 +1,4 @@
-"""Shared by all matplotlib pictures: colours, settings, axes, and the bytes of a file."""
+"""Shared by all matplotlib figures: colours, settings, axes and file output."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MAX_PIXELS = 60e6
 MAX_SIDE_PIXELS = 60_000
 MAX_SIDE_PDF = 200.0
 MAX_TEXT = 1.4
-"""How much more than the lengths of a figure its text may grow: larger words would run into one another."""
+"""Maximum growth of text relative to the figure; larger words would overlap."""
 
 
 class ScaleFactors(NamedTuple):
-    """The factors of the lengths of a figure and of its text."""
+    """Scale factors of a figure's lengths and of its text."""
 
     length: float = 1.0
     text: float = 1.0
@@ -44,21 +44,21 @@ class ScaleFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class FigureStyle:
-    """The look of a figure; what is not set stays as the figure chooses it."""
+    """The style of a figure; unset values are chosen by the figure."""
 
     title: str | None = None
-    """In place of its own; empty: none."""
+    """Title that replaces the default; empty: no title."""
     size: tuple[float, float | None] | None = None
-    """The width, and the height if that is limited too, in inches. A figure is scaled to fit; .html has none."""
+    """Width, and optionally maximum height, in inches. Figures are scaled to fit; not for .html."""
     font: str = ""
-    """The family of its letters."""
+    """Font family."""
     font_size: float | None = None
-    """Font size of words and legends in points; all other text scales with it."""
+    """Font size of words and legends in points; all other text scales accordingly."""
     colours: tuple[str, ...] = ()
-    """Colours of shades, from the least to the most, or a matplotlib colour map; of curves, one after the other."""
+    """Colours of shades from lowest to highest, or a matplotlib colour map; for curves, one per curve."""
 
     def __post_init__(self) -> None:
-        """Makes sure that the font and the colours exist."""
+        """Raises an error unless the font and the colours exist."""
         if not self.font and not self.colours:
             return
         import matplotlib
@@ -73,7 +73,8 @@ class FigureStyle:
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):
                 raise NmtkitError(
-                    f"{colour!r} is not a colour; give names (navy), hexadecimal ones (#1f5fbf) or grey 0.5"
+                    f"{colour!r} is not a colour; use names (navy), hexadecimal values "
+                    "(#1f5fbf) or grey levels (0.5)"
                 )
             if not is_color_like(colour) and colour not in matplotlib.colormaps:
                 raise NmtkitError(
@@ -82,23 +83,23 @@ class FigureStyle:
 
     @property
     def dpi(self) -> float:
-        """Dots per inch of .png: those of print if the size is set."""
+        """Dots per inch of .png: print resolution if the size is set."""
         return BEST_DPI if self.size is None else PRINT_DPI
 
     def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
-        """For a figure of this natural size, in inches, whose words have `font_size` points."""
+        """Returns the scale of a figure of this natural size in inches with words of `font_size` points."""
         scale = self.scale(width, height)
         return ScaleFactors(scale, scale if self.font_size is None else self.font_size / font_size)
 
     def scale(self, width: float, height: float) -> float:
-        """The factor that fits a sheet of this size, in inches, into the size that is set; 1 if none is."""
+        """Returns the factor that fits a sheet (in inches) into the given size; 1 without a size."""
         if self.size is None:
             return 1.0
         widest, highest = self.size
         return min(widest / width, math.inf if highest is None else highest / height)
 
     def shades(self) -> Any:
-        """The colour map of weights: from white to dark blue, unless colours are set."""
+        """Returns the colour map of weights, by default from white to dark blue."""
         import matplotlib
         from matplotlib.colors import LinearSegmentedColormap, is_color_like
 
@@ -108,7 +109,7 @@ class FigureStyle:
         return LinearSegmentedColormap.from_list("nmtkit", given if self.colours else BLUES)
 
     def series(self, count: int) -> list[str]:
-        """A colour for each of so many curves."""
+        """Returns a colour for each of `count` curves."""
         from matplotlib.colors import is_color_like, to_hex
 
         given: Sequence[str] = self.colours or SERIES
@@ -120,7 +121,7 @@ class FigureStyle:
         return [to_hex(given[number % len(given)]) for number in range(count)]
 
     def css(self) -> str:
-        """The style sheet of a page."""
+        """Returns the CSS of a page."""
         from matplotlib.colors import to_rgb
 
         rules = []
@@ -141,7 +142,7 @@ DEFAULT_STYLE = FigureStyle()
 
 
 def is_dark(colour: Sequence[float]) -> bool:
-    """Whether what is written on a colour (red, green, blue, from 0 to 1) must be white."""
+    """Returns whether text on a colour (red, green, blue from 0 to 1) must be white."""
     return (
         sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), colour, strict=False))
         < 0.5
@@ -150,9 +151,9 @@ def is_dark(colour: Sequence[float]) -> bool:
 
 @contextmanager
 def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]:
-    """Sets matplotlib up for the picture `path`, and gives the font families that show `text`, `font` first.
+    """Configures matplotlib for the figure `path`; yields font families for `text`, `font` first.
 
-    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
+    Warns (PictureWarning) if no installed font can show some letters of a .png or .pdf.
     """
     import matplotlib
 
@@ -161,8 +162,9 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
     if missing and suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
         warning = (
-            f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
-            "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use the viewer's fonts"
+            f"no installed font has a glyph for: {letters}; they are drawn as boxes. Install a "
+            "font that has them (such as Debian's fonts-noto-core or fonts-noto-cjk), or write "
+            ".html or .svg, which use the viewer's fonts"
         )
         warnings.warn(warning, fonts.PictureWarning, stacklevel=4)
     with warnings.catch_warnings():
@@ -185,18 +187,19 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
 
 
 def no_room(path: str | Path, points: float) -> NmtkitError:
-    """The error of a font that is larger than so many points, the most that the size of a figure has room for."""
-    fault = f"in this size the words have room at {points:.1f} points at most"
-    return NmtkitError(f"{path}: {fault}; take a smaller font size or more inches")
+    """Returns the error for a font larger than the figure's size allows."""
+    fault = f"at this figure size, words fit at a font size of at most {points:.1f} points"
+    return NmtkitError(f"{path}: {fault}; use a smaller font size or more inches")
 
 
 def new_figure(
     width: float, height: float, style: FigureStyle, rigid: str | Path | None = None
 ) -> tuple[Figure, ScaleFactors]:
-    """A figure of this natural size, in inches, with text of 10 points, scaled as the style says.
+    """Creates a figure of this natural size in inches with 10-point text, scaled by the style.
 
-    Lines and distances of its axes go with the text. Called within the `settings` of a picture. `rigid`: the path of a
-    figure whose places are not arranged anew for larger words: it grows with them, or is refused if its size is set.
+    Lines and distances of its axes scale with the text. Call it within the `settings` of a figure.
+    `rigid`: the path of a figure whose layout does not adapt to larger words: it grows with them,
+    or is rejected if its size is fixed.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -215,7 +218,7 @@ def new_figure(
 
 
 def check_sheet(width: float, height: float, path: str | Path) -> None:
-    """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
+    """Rejects an unreadably large sheet (in inches) before drawing."""
     suffix = picture_format(path)
     if suffix == ".pdf" and max(width, height) > MAX_SIDE_PDF:
         fault = "is too large for a page of PDF; write .html instead"
@@ -229,12 +232,12 @@ def check_sheet(width: float, height: float, path: str | Path) -> None:
 
 
 def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:
-    """The finest resolution, up to `best` dots per inch, that keeps a sheet at a bearable size."""
+    """Returns the highest resolution, up to `best` dpi, that keeps the sheet at an acceptable size."""
     return min(best, math.sqrt(MAX_PIXELS / (width * height)), MAX_SIDE_PIXELS / max(width, height))
 
 
 def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) -> bytes:
-    """The bytes of a file; only .pdf takes several figures, a page each."""
+    """Returns the file content; only .pdf can contain several figures, one per page."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     buffer = io.BytesIO()
@@ -255,7 +258,7 @@ def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) 
 def save_figure(
     figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a figure within its `settings`; the `title` is its description in .html."""
+    """Writes a figure within its `settings`; `title` is its description in .html."""
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")

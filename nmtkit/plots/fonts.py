@@ -1,4 +1,4 @@
-"""Letters: which are printable, which installed fonts have them, and the size of a text."""
+"""Fonts: printable letters, installed fonts that have them, and text sizes."""
 
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -9,18 +9,18 @@ FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
 
 
 class PictureWarning(UserWarning):
-    """A picture was written, but some of its letters are not shown as they should be."""
+    """A figure was written, but some of its letters are not displayed correctly."""
 
 
 def printable(text: str) -> str:
-    """Makes control characters and lone surrogates visible: neither XML, UTF-8 nor a terminal can carry them."""
+    """Makes control characters and lone surrogates visible, which XML, UTF-8 and terminals cannot contain."""
     if text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
 def choose_fonts(text: str, first: str) -> tuple[list[str], set[str]]:
-    """The first font family and as few others as give every letter a glyph; and the letters that none can show."""
+    """Returns the font families needed for all letters, and the letters without a glyph."""
     from matplotlib import font_manager
 
     families = [first]
@@ -38,7 +38,7 @@ def choose_fonts(text: str, first: str) -> tuple[list[str], set[str]]:
 
 
 def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
-    """Name and file of each upright font of normal weight: best guesses first, newly installed ones last."""
+    """Returns names and files of upright fonts of normal weight, best guesses first."""
     from matplotlib import font_manager
 
     # Han letters look different in the East Asian languages; other letters of the text tell which one it is.
@@ -88,14 +88,14 @@ def _glyphs(path: str) -> frozenset[int]:
 def measure_labels(
     labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
 ) -> list[tuple[float, float]]:
-    """Width and height of each label in inches; `bold` has the numbers of the bold ones."""
+    """Returns width and height of each label in inches; `bold` has the indices of bold labels."""
     return [
         _size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)
     ]
 
 
 def widest(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> float:
-    """Width of the widest label in inches; 0 if there is none."""
+    """Returns the width of the widest label in inches; 0 if there is none."""
     return max((width for width, _ in measure_labels(labels, fonts, font_size)), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Heat-maps of attention in whatever format a file's name asks for; matplotlib is loaded on use only."""
+"""Attention heat maps in the format given by the file name; loads matplotlib on use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def save(
     grid: bool = False,
     style: FigureStyle = DEFAULT_STYLE,
 ) -> None:
-    """Writes pictures to one file; its suffix chooses the format.
+    """Writes figures to one file; the suffix selects the format.
 
-    A picture that `is_summary` has a heat-map with rows and columns exchanged, see `SummaryPanel`, and two coloured
-    texts in .html.
+    A figure that `is_summary` becomes a heat map with rows and columns swapped (`SummaryPanel`), or
+    two coloured texts in .html.
 
-    Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
-    .html. In a `grid` all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that line
-    up, with cells of one size. A size of the `style` is that of the whole sheet.
+    Several figures fill one sheet row by row in .png and .svg, get one page each in .pdf and follow
+    one another in .html. In a `grid` all are on one sheet (one page of .pdf, side by side in .html)
+    in aligned rows and columns with equal cells. The size in `style` applies to the whole sheet.
 
     Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
@@ -55,7 +55,7 @@ def save(
 
 
 class _Sheet(NamedTuple):
-    """Panels with the places of their upper left corners, in inches from the sheet's own."""
+    """Panels with the positions of their upper left corners in inches from the sheet's corner."""
 
     places: list[tuple[Panel, float, float]]
     width: float
@@ -69,7 +69,7 @@ def _sheet_image(
     grid: bool,
     style: FigureStyle,
 ) -> bytes:
-    """The content of a .png, .svg or .pdf file."""
+    """Returns the content of a .png, .svg or .pdf file."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (
         printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words)
@@ -102,7 +102,7 @@ def _sheet_image(
 def _fitted(
     build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, path: str | Path
 ) -> list[_Sheet]:
-    """The sheets with the size and the font size of the style; all of one scale, the largest sheet's."""
+    """Returns the sheets in the style's size and font size, all with the largest sheet's scale."""
     sheets = build(ScaleFactors())
     points = max(panel.font_sizes[0] for sheet in sheets for panel, _, _ in sheet.places)
     if style.size is None:
@@ -160,7 +160,7 @@ def _shelves(panels: Sequence[Panel]) -> _Sheet:
 
 
 def _grid(panels: Sequence[Panel]) -> _Sheet:
-    """Lays panels out in rows and columns that line up, with as many columns as make a full sheet of about 4:3."""
+    """Lays panels out in aligned rows and columns such that a full sheet is about 4:3."""
     gap = GAP * panels[0].by.length
 
     def edges(sizes: Sequence[float]) -> list[float]:

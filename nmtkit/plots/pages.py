@@ -1,6 +1,6 @@
-"""Files of pictures, and self-contained HTML pages made from the templates in `templates/`.
+"""Figure files, and self-contained HTML pages built from the templates in `templates/`.
 
-A template shows a value by `{{ value }}`: markup in it is escaped, and control characters become visible.
+Templates show values with `{{ value }}`: markup is escaped, and control characters become visible.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".pdf", ".html")
 PACKAGE = Path(__file__).parent.parent
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-"""A weight is written as two of these: its thousandths to the base of 64."""
+"""A weight is written as two of these digits: its thousandths in base 64."""
 START = "<s>"
 
 
 def picture_format(path: str | Path) -> str:
-    """The suffix of a picture file; refuses an unknown format or a missing folder. Called before the work is done."""
+    """Returns the suffix of a figure file; rejects unknown formats and missing folders in advance."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         given = f"'{path.suffix}'" if path.suffix else "no suffix"
         raise NmtkitError(
-            f"{path}: {given} is not a picture format; let the name end in {', '.join(FORMATS)}"
+            f"{path}: {given} is not an image format; use a name that ends in {', '.join(FORMATS)}"
         )
     if not path.parent.is_dir():
         raise NmtkitError(
-            f"{path}: the folder {path.parent} does not exist; make it first or choose another"
+            f"{path}: the folder {path.parent} does not exist; create it first or choose another"
         )
     return suffix
 
 
 def require_html(path: str | Path) -> None:
-    """Refuses a file whose name does not end in .html; called before the work is done."""
+    """Rejects, in advance, a file whose name does not end in .html."""
     if picture_format(path) != ".html":
-        raise NmtkitError(f"{path}: this is drawn as a page; let the name end in .html")
+        raise NmtkitError(f"{path}: this figure is an HTML page; use a name that ends in .html")
 
 
 def check_sentences(
     sentences: Sequence[tuple[Sequence[str], Sequence[str], Sequence[NDArray[Any]]]],
     path: str | Path,
 ) -> None:
-    """Makes sure that there are sentences, each with words of source and target, and with finite weights."""
+    """Raises an error unless there are sentences with source and target words and finite weights."""
     if not sentences:
-        raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
+        raise NmtkitError(f"{path}: there are no sentences to draw")
     for number, (src, tgt, weights) in enumerate(sentences, start=1):
         if not src or not tgt:
             raise NmtkitError(
-                f"{path}: sentence {number} has no words on one side; leave the empty line out"
+                f"{path}: sentence {number} has no words on one side; remove the empty line"
             )
         if not all(np.isfinite(numbers).all() for numbers in weights):
             fault = "has weights that are not finite numbers; the model is broken, use an earlier checkpoint"
@@ -68,12 +68,12 @@ def check_sentences(
 
 
 def write_picture(content: bytes, path: str | Path) -> None:
-    """Writes a finished picture."""
+    """Writes a finished figure."""
     try:
         Path(path).write_bytes(content)
     except OSError as error:
         raise NmtkitError(
-            f"{path}: cannot be written ({error.strerror}); choose a place you may write to"
+            f"{path}: cannot be written ({error.strerror}); choose a folder with write permission"
         ) from error
 
 
@@ -103,15 +103,15 @@ def _environment() -> Environment:
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
-    """A page as text, from a template by its path in the package."""
+    """Renders a page from a template, given by its path in the package."""
     return _environment().get_template(template).render(facts) + "\n"
 
 
 def framed(page: str, height: int) -> str:
-    """A page as an element of another page, such as the output of a notebook.
+    """Embeds a page in another page, such as notebook output.
 
-    Neither page changes the style of the other. It is `height` pixels high, or 900 at most; a reader can pull its
-    lower edge.
+    Neither page affects the style of the other. The frame is `height` pixels high, at most 900, and
+    resizable.
     """
     from markupsafe import escape
 
@@ -120,19 +120,19 @@ def framed(page: str, height: int) -> str:
 
 
 def direction(words: Sequence[str]) -> str:
-    """The direction of a line, from its first letter that has one."""
+    """Returns the direction of a line from its first letter that has one."""
     kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"
 
 
 def is_upright(word: str) -> bool:
-    """East Asian letters read upright from top to bottom; all others are turned to read from bottom to top."""
+    """Writes East Asian text upright from top to bottom, and rotates other text to read upwards."""
     return any(unicodedata.east_asian_width(c) in "WF" for c in word)
 
 
 def pack(weights: NDArray[np.floating]) -> str:
-    """Two signs a weight, rounded to thousandths: `DIGITS[thousandths // 64]`, `DIGITS[thousandths % 64]`."""
+    """Encodes weights in thousandths as `DIGITS[thousandths // 64]`, `DIGITS[thousandths % 64]`."""
     thousandths = np.rint(np.clip(weights, 0, 1) * 1000).astype(np.int64).ravel()
     signs = np.frombuffer(DIGITS.encode("ascii"), dtype=np.uint8)
     packed: bytes = signs[np.stack([thousandths // 64, thousandths % 64], axis=1)].tobytes()
@@ -140,7 +140,7 @@ def pack(weights: NDArray[np.floating]) -> str:
 
 
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
-    """The page as text: a section for each picture, side by side in a `grid`; `css` is the user's style sheet."""
+    """Returns the page with a section per figure (side by side in a `grid`); `css` is the user's."""
     kinds = {
         "translation": not all(p.is_summary for p in pictures),
         "summary": any(p.is_summary for p in pictures),
@@ -159,7 +159,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
 
 
 def _as_style(text: str) -> object:
-    """A style sheet that cannot end its element."""
+    """Returns CSS that cannot close its own element."""
     from markupsafe import Markup
 
     return Markup(text.replace("<", ""))
@@ -183,7 +183,7 @@ def save_heads(pictures: Sequence[HeadsPicture], path: str | Path, css: str = ""
 
 
 def heads_page(pictures: Sequence[HeadsPicture], css: str = "") -> str:
-    """The page of `save_heads` as text."""
+    """Returns the page of `save_heads` as text."""
     sentences = [
         _sentence(picture, printable(picture.heading) or f"Sentence {number}")
         for number, picture in enumerate(pictures, start=1)

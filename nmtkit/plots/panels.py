@@ -1,4 +1,4 @@
-"""Heat-maps of single sentences as panels, which are measured first and then drawn in their places on a sheet."""
+"""Heat maps of sentences as panels, which are measured first and then drawn on a sheet."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ COPIED, COPYING, GENERATING, COVERAGE, STRETCH = (
     "#6b7280",
 )
 MAX_LABEL, MAX_ROWS = 36, 60
-"""Letters of a label, and rows of an article."""
+"""Maximum letters per label, and rows per article."""
 ROTATION = 50.0
 """Rotation of column labels, in degrees."""
 TITLE_SIZE, NOTE_SIZE = 12.0, 8.0
 """Font sizes, in points."""
 COLOUR_BAR, LEAST_BOX, TITLE_WIDTH = 0.9, 0.8, 4.5
-"""Inches: the colour bar with its labels, the least height of the cells, and a width that a title may always have."""
+"""Inches: colour bar with labels, minimum height of the cells, and minimum width for the title."""
 STRIP, GAP, NOTE = 0.5, 0.1, 0.17
-"""Inches: the strips of coverage and p_gen, their distance from the cells, and a line of notes."""
+"""Inches: strips of coverage and p_gen, their distance from the cells, and a line of notes."""
 
 Place = Callable[[float, float, float, float], tuple[float, float, float, float]]
-"""Turns a box (right, down, width, height), in inches from the panel's corner, into fractions of the figure."""
+"""Converts a box (right, down, width, height) in inches from the panel's corner to figure fractions."""
 
 
 class Panel(ABC):
-    """A picture with its measures; all lengths in inches, fonts in points, both scaled.
+    """A figure with its measures; lengths in inches and fonts in points, both scaled.
 
-    Its width reaches from the labels on the left to the colour bar on the right; its height holds title and notes.
+    The width includes the labels on the left and the colour bar on the right; the height includes
+    title and notes.
     """
 
     picture: AttentionPicture
@@ -58,7 +59,7 @@ class Panel(ABC):
     by: ScaleFactors
 
     def _measure(self, families: list[str], least_left: float = 0.0) -> None:
-        """Measures what the subclass has set, the title, and where the cells begin."""
+        """Measures the title and the subclass's labels, and determines where the cells begin."""
         rows, columns = self.matrix.shape
         sine, cosine = math.sin(math.radians(self.rotation)), math.cos(math.radians(self.rotation))
         above = fonts.measure_labels(
@@ -85,7 +86,7 @@ class Panel(ABC):
         self.height = self.top + box + self.below + len(self.notes) * NOTE * self.by.text
 
     def draw(self, figure: drawing.Figure, x: float, y: float, shades: Any) -> None:
-        """Draws it with its upper left corner at (x, y) from that of the figure; `shades` are a colour map."""
+        """Draws the panel at (x, y) from the figure's upper left corner; `shades` is a colour map."""
         width, height = map(float, figure.get_size_inches())
 
         def place(
@@ -141,11 +142,11 @@ class Panel(ABC):
 
     @abstractmethod
     def _add(self, axes: drawing.Axes, place: Place) -> None:
-        """Draws what only this kind of panel has, on the `axes` of the cells and around them."""
+        """Draws the additional elements of this kind of panel on and around the cells' `axes`."""
 
 
 class TranslationPanel(Panel):
-    """A translation; `longest` is the number of words that chooses the size of its cells."""
+    """A translation; `longest` is the number of words that determines the cell size."""
 
     def __init__(
         self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors
@@ -168,7 +169,7 @@ class TranslationPanel(Panel):
 
 
 def _draw_windows(axes: drawing.Axes, picture: AttentionPicture, length: float) -> None:
-    """Greys out all cells outside the windows of local attention, outlines the rest, and marks each centre."""
+    """Greys out cells outside the local attention windows, outlines the others, and marks each centre."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
 
@@ -200,10 +201,10 @@ def _draw_windows(axes: drawing.Axes, picture: AttentionPicture, length: float) 
 
 
 class SummaryPanel(Panel):
-    """A summary, with a column for each of its words; those `alike`, this one among them, have cells of one size.
+    """A summary with one column per word; it shares its cell size with all figures in `alike`.
 
-    The article reads from top to bottom in at most `MAX_ROWS` rows, words and stretches; `sizes` tells how many words
-    each stands for. Bars beside the rows show coverage, a strip below shows p_gen.
+    The article runs from top to bottom in at most `MAX_ROWS` rows of words and spans; `sizes` has
+    the number of words per row. Bars next to the rows show coverage, and a strip below shows p_gen.
     """
 
     def __init__(
@@ -232,12 +233,12 @@ class SummaryPanel(Panel):
         self.notes = []
         if picture.p_gen is not None:
             self.notes.append(
-                "bold: copied from the article · p_gen: blue, share of generating; orange, of copying"
+                "bold: copied from the article · p_gen: blue for generating, orange for copying"
             )
         if len(self.sizes) < sum(self.sizes):
             self.notes.append(
-                f"{self.sizes.count(1)} of {sum(self.sizes)} words of the article have rows of their own, those most "
-                "looked at; a grey row adds up a stretch of others"
+                f"the {self.sizes.count(1)} of {sum(self.sizes)} article words with the most "
+                "attention have their own rows; grey rows sum spans of other words"
             )
         self._measure(families, least_left=0.5 * by.text)  # the scale of p_gen
 
@@ -293,7 +294,7 @@ def _style_strip(axes: drawing.Axes, text: float) -> None:
 def _fit_title(
     heading: str, families: list[str], width: float, by: ScaleFactors
 ) -> tuple[str, float, float]:
-    """Breaks a heading into lines; gives them, the width of the panel with them, and their height, in inches."""
+    """Wraps a heading; returns its lines, the resulting panel width, and their height in inches."""
     heading = printable(heading)
     if not heading:
         return "", width, 0.0
@@ -305,7 +306,7 @@ def _fit_title(
 
 
 def _shortened(words: Sequence[str]) -> list[str]:
-    """Labels of at most `MAX_LABEL` letters: a longer one has "…" in its middle."""
+    """Shortens labels to `MAX_LABEL` letters with "…" in the middle."""
     labels, half = [printable(word) for word in words], MAX_LABEL // 2
     return [
         word if len(word) <= MAX_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels

@@ -1,5 +1,5 @@
-"""Models, objectives and tasks of lectures that few people need daily.
+"""Models, objectives and tasks for teaching that few people need daily.
 
-They are written against what `nmtkit guide extending` documents, as a file of a user would be. Nothing imports this
-package: registries import a module of it when a recipe names one of its members.
+They use only the interfaces documented in `nmtkit guide extending`, like a user's own file. No
+other package imports this one: registries import a module when a recipe names one of its members.
 """

@@ -1,13 +1,14 @@
 """ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
 
-Section 2: a small generator G tells masked words as BERT does. In their places words are drawn from its distribution,
-and the discriminator D tells of each token whether it is the one that was there:
+Section 2: a small generator G predicts masked words like BERT. Words sampled from its distribution
+replace them, and the discriminator D predicts for each token whether it is the original:
 
     D(x, t) = sigmoid(w . gelu(W h_t + b) + c)      the probability that token t was replaced
     loss    = L_MLM(G) + lambda L_Disc(D)           `masked_words` and `replaced_tokens` of `training`
 
-Both have the same embeddings (section 3.2), which a linear map brings to the width of G. Nothing else of G learns
-from L_Disc. The discriminator is what stays: its encoder has the names of the one in `models/transformer.py`.
+Both share their embeddings (section 3.2), which a linear layer projects to the width of G. Nothing
+else in G learns from L_Disc. The discriminator is the result of pretraining: its encoder has the
+parameter names of `models/transformer.py`, so its weights can be loaded there.
 """
 
 from dataclasses import dataclass, replace
@@ -27,14 +28,15 @@ from nmtkit.models.language.bert import Bert, BertConfig, EncoderConfig, Pretrai
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 GENERATOR_SHARE = 0.25
-"""Heads and feed-forward width of the generator as a share of the discriminator's, with as many layers and heads as
-wide. A quarter to a half is best (section 3.2)."""
+"""Number of heads and feed-forward width of the generator relative to the discriminator's; layer
+count and head size are the same. A quarter to a half is best (section 3.2).
+"""
 
 
 class ElectraConfig(EncoderConfig):
     """The defaults suit small corpora; ELECTRA-small is 256, embeddings 128, 1024, 4 heads, 12 layers, generator 0.25.
 
-    Validation's loss and perplexity are the generator's.
+    Validation loss and perplexity are the generator's.
     """
 
     kind: Literal["electra"] = "electra"
@@ -42,7 +44,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> BertConfig:
-        """The settings of the generator."""
+        """Returns the settings of the generator."""
         heads, inner = (
             max(1, round(GENERATOR_SHARE * size)) for size in (self.heads, self.feed_forward_size)
         )
@@ -57,7 +59,7 @@ class ElectraConfig(EncoderConfig):
 
 @MODELS.register("electra")
 class Electra(AuxiliaryHead, PretrainedEncoder):
-    """A discriminator with a generator; what it predicts as a model is what the generator does."""
+    """A discriminator with a generator; the model's predictions are the generator's."""
 
     Config = ElectraConfig
 
@@ -73,11 +75,11 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
         self.generator.output.words.weight = self.src_embedding.weight
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """The generator's states of all positions; there is no memory."""
+        """Returns the generator's states at all positions; there is no memory."""
         return self.generator.read(batch)
 
     def logits(self, output: ModelOutput, memory: None) -> Tensor:
-        """The generator's, `(...,V)`."""
+        """Returns the generator's logits, `(...,V)`."""
         return self.generator.logits(output, memory)
 
     @classmethod
@@ -86,7 +88,7 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
         return "replaced_tokens"
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """The discriminator's for a batch in which words were replaced, `(B,S)`: above 0 is replaced."""
+        """Returns the discriminator's logits for a corrupted batch, `(B,S)`; above 0 means replaced."""
         logits: Tensor = self.replaced(F.gelu(self.dense(self.encode(batch)))).squeeze(-1)
         return logits
 
@@ -96,8 +98,9 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
 class ReplacedTokens(Objective):
     """Replaced-token detection, Clark et al. 2020, section 2: the mean of L_Disc over the real tokens of the texts.
 
-    Words are drawn from the distributions that `masked_words` trains, in their places. A drawn word that is the one
-    that was there counts as original. The draws come from torch's generator, whose state a training saves.
+    Words are sampled from the distributions that `masked_words` trains. A sampled word equal to the
+    original counts as original. Sampling uses torch's random generator, whose state is saved in
+    training.
     """
 
     normalizers: ClassVar = {"replaced_loss": "read"}
@@ -127,13 +130,13 @@ class ReplacedTokens(Objective):
     @override
     def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
         return (
-            f"without it {model.kind} trains its generator alone, and the encoder, which is what stays of it, remains "
-            "random; set it (50 in the paper)"
+            f"without it {model.kind} trains only its generator, and the encoder, which is the "
+            "result of pretraining, remains random; set it (50 in the paper)"
         )
 
 
 def draw_words(logits: Tensor) -> Tensor:
-    """A word `(M,)` from each of the distributions softmax(logits), `(M,V)`: where a uniform draw falls in its sums."""
+    """Samples a word `(M,)` from each distribution softmax(logits), `(M,V)`, by inverting the cumulative sum."""
     sums = torch.softmax(logits, -1, dtype=at_least_float32(logits)).cumsum(-1)
     draws = torch.rand_like(sums[:, :1]) * sums[:, -1:]
     return torch.searchsorted(sums, draws, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)

@@ -3,7 +3,8 @@
     P(w_t | w_<t) = softmax(A ahead_t-1 + b)        P(w_t | w_>t) = softmax(A back_t+1 + b)        section 3.1
     ELMo_t        = gamma W sum_j softmax(s)_j [ahead_jt; back_jt]        equation 1: what others add to a word vector
 
-Below the LSTMs, as layer 0, are word vectors in place of convolutions over characters; layers are not projected.
+Layer 0 below the LSTMs consists of word vectors instead of character convolutions; layers are not
+projected.
 """
 
 from dataclasses import dataclass, replace
@@ -34,20 +35,20 @@ from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class ElmoConfig(ModelConfig):
-    """The defaults suit small corpora; the paper's is 2 layers of 4096 units, projected to 512."""
+    """The defaults suit small corpora; the paper uses 2 layers of 4096 units, projected to 512."""
 
     kind: Literal["elmo"] = "elmo"
     """Which model."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every layer in each direction; also the size of the embeddings."""
+    """Units per layer and direction; also the size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
-    """Layers of each direction."""
+    """Layers per direction."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout of what each layer reads, and of all that they hand on."""
+    """Dropout on the input of each layer and on all layer outputs."""
 
 
 class BiLM(nn.Module):
-    """The layers of both directions, with the residual connections of section 3.4."""
+    """LSTM layers of both directions with the residual connections of section 3.4."""
 
     def __init__(self, config: ElmoConfig, vocabulary: int) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class BiLM(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        """All layers over texts `(B,S)`, padded on the right: `(L+1,B,2,S,H)`."""
+        """Returns all layers for texts `(B,S)`, padded on the right: `(L+1,B,2,S,H)`."""
         words, turned = self.words(ids), reversed_positions(ids != PAD)
         found = [torch.stack([words, gather_positions(words, turned)])]  # (2,B,S,H)
         for pair in self.layers:
@@ -71,7 +72,7 @@ class BiLM(nn.Module):
 
 @EMBEDDINGS.register("elmo")
 class ContextualEmbedding(SourceEmbedding):
-    """The vectors of `words` in whole texts, to which ELMo is added; its language models are not trained."""
+    """Adds ELMo vectors to those of `words` in whole texts; its language models are not trained."""
 
     Config = ElmoConfig
     is_pretrained = True
@@ -87,7 +88,7 @@ class ContextualEmbedding(SourceEmbedding):
         self.map = nn.Linear(2 * config.hidden_size, size, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors `(B,S,E)` of texts `(B,S)`, before which the language models read BOS."""
+        """Returns vectors `(B,S,E)` for texts `(B,S)`, before which the language models read BOS."""
         mixed = torch.tensordot(
             torch.softmax(self.s, 0), self.context(pad(ids, (1, 0), value=BOS)), 1
         )[:, :, 1:]
@@ -111,7 +112,7 @@ class Elmo(Pretrained):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """What tells each word in either direction, `(B,2,S,H)`; zeros where nothing was read. There is no memory."""
+        """Returns the states that predict each word in both directions, `(B,2,S,H)`; zeros without context."""
         top = (
             self.src_embedding["context"](batch.inputs.ids)[-1]
             * batch.inputs.mask[:, None, :, None]
@@ -124,7 +125,7 @@ class Elmo(Pretrained):
 @OBJECTIVES.register("both_directions")
 @dataclass(frozen=True, kw_only=True)
 class BothDirections(Pretraining):
-    """Section 3.1: each token is predicted from those before it, and from those behind it."""
+    """Section 3.1: predicts each token from the tokens before it and from those after it."""
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:

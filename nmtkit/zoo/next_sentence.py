@@ -20,7 +20,7 @@ from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, O
 
 @dataclass(frozen=True)
 class PairClasses(Rows):
-    """Of each text whether its second segment is its own, 0, or of another text, 1."""
+    """Labels: 0 if the second segment belongs to the same text, 1 if it is from another text."""
 
     classes: Tensor
     """`(B,)`, int64."""
@@ -29,11 +29,11 @@ class PairClasses(Rows):
 @OBJECTIVES.register("next_sentence")
 @dataclass(frozen=True)
 class NextSentence(Objective):
-    """Whether the second part of a text is its own (class 0) or that of another text (class 1): a mean over texts.
+    """Predicts whether a text's second part is its own (class 0) or another's (class 1); mean over texts.
 
-    The paper's parts are spans of a corpus. Here a text of the batch, a line or a block, is cut in two at a random
-    token, and in half of the texts the second part is that of another one, cut at the same place. A batch of one text
-    keeps it.
+    The paper's parts are spans of a corpus. Here each text of the batch (a line or a block) is
+    split at a random token, and half of the texts get the second part of another text split at the
+    same place. A batch with a single text is not changed.
     """
 
     normalizers: ClassVar = {

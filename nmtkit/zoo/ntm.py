@@ -43,9 +43,9 @@ from nmtkit.models.base import (
 )
 
 SHIFT = 1
-"""How many slots a head can shift in one step, either way."""
+"""Maximum shift of a head per step in either direction, in slots."""
 EMPTY, LEAST, STAY = 1e-6, 1e-20, 2.0
-"""The numbers of a memory before anything was written; the least w~, for its logarithm; how far g begins closed."""
+"""Initial memory value; minimum w~ for its logarithm; initial bias that closes g."""
 
 
 class NtmConfig(ModelConfig):
@@ -56,23 +56,23 @@ class NtmConfig(ModelConfig):
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     controller: Literal["lstm", "feedforward"] = "lstm"
-    """What moves the heads: an LSTM layer, or a tanh layer, which remembers nothing itself."""
+    """Controller of the heads: an LSTM layer, or a tanh layer without its own memory."""
     hidden_size: Width = Field(default=256, ge=1)
     """Units of the controller."""
     memory_slots: Width = Field(default=128, ge=1)
     """Rows of the memory (N)."""
     memory_width: Width = Field(default=64, ge=1)
-    """Numbers in a row of the memory (M)."""
+    """Size of a memory row (M)."""
     heads: int = Field(default=1, ge=1, le=64)
-    """So many heads read, and as many write."""
+    """Number of read heads, and of write heads."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout of embeddings, and of what the output layer reads."""
+    """Dropout on embeddings and on the input of the output layer."""
     tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
 @dataclass(frozen=True)
 class NtmState(DecoderState):
-    """The machine behind a word, with S slots of W numbers and R heads of each kind."""
+    """The machine's state after a word, with S slots of size W and R heads of each kind."""
 
     hidden: Tensor  # of the controller, (N,L,H); L is 0 for a feed-forward one
     cell: Tensor | None  # (N,L,H)
@@ -83,7 +83,7 @@ class NtmState(DecoderState):
 
 @MODELS.register("ntm")
 class Ntm(Decoder[Memory, NtmState]):
-    """A controller with a memory that it writes and reads; see the head of this file."""
+    """A controller with a memory that it writes and reads; see the module docstring."""
 
     Config = NtmConfig
 
@@ -106,7 +106,7 @@ class Ntm(Decoder[Memory, NtmState]):
         self.dropout = Dropout(config.dropout)
 
     def start(self, memory: Memory) -> NtmState:
-        """Nothing was read or written, and all heads are on the first slot."""
+        """Returns the initial state: an unwritten memory with all heads on the first slot."""
         size, weight, count = self.size, self.tgt_embedding.weight, len(memory.mask)
         zeros = weight.new_zeros(count, int(size.controller == "lstm"), size.hidden_size)
         slots = weight.new_full(
@@ -152,7 +152,7 @@ class Ntm(Decoder[Memory, NtmState]):
 
 
 def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
-    """w_t of R heads, `(N,R,S)`, from w_{t-1} and M `(N,S,W)`.
+    """Returns w_t of R heads, `(N,R,S)`, from w_{t-1} and M `(N,S,W)`.
 
     `moves` `(N,R,W+3+2D+1)` become k, beta, g, gamma and the s of D slots back to D slots on.
     """

@@ -1,14 +1,15 @@
 """SNAIL: Mishra et al. 2018, "A Simple Neural Attentive Meta-Learner", as a language model.
 
-Convolutions over the past find what stands near, attention what stands anywhere. Every layer adds what it finds to what
-it reads, [x; found], and the next one reads all of it (section 3.1, figure 2):
+Causal convolutions cover nearby positions, attention covers all earlier ones. Every layer
+concatenates its output to its input, [x; found], which is the input of the next layer (section 3.1,
+figure 2):
 
     dense block  tanh(W_f [x_{t-r}; x_t] + b_f) * sigmoid(W_g [x_{t-r}; x_t] + b_g)     r: the dilation; x is 0 before
     TC block     dense blocks with r = 1, 2, 4, ..., the last of which sees T positions       the text
     attention    sum_{i <= t} softmax_i(q_t . k_i / sqrt(K)) v_i                        q, k, v: linear in x
 
-Here a TC block and an attention block take turns. The paper's r begin with 2, with which no position sees the one
-before it. A linear map to the size of an embedding stands before the output layer.
+Here TC blocks and attention blocks alternate. In the paper r starts with 2, so no position would
+see the previous one. A linear layer projects to the embedding size before the output layer.
 """
 
 from dataclasses import dataclass
@@ -42,24 +43,24 @@ class SnailConfig(ModelConfig):
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     filters: Width = Field(default=64, ge=1)
-    """How many numbers a convolution adds (D)."""
+    """Number of channels that a convolution adds (D)."""
     reach: int = Field(default=16, ge=2, le=1024)
-    """How many positions the convolutions of a block see at least, one upon the other (T)."""
+    """Minimum receptive field of a block's stacked convolutions in positions (T)."""
     blocks: Depth = Field(default=2, ge=1)
-    """Blocks of convolutions, each with an attention behind it."""
+    """Number of convolution blocks, each followed by attention."""
     attention_size: Width = Field(default=128, ge=1)
     """Size of queries, keys and values."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout of embeddings, and of what the output layer reads."""
+    """Dropout on embeddings and on the input of the output layer."""
     tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
 @dataclass(frozen=True)
 class SnailState(DecoderState):
-    """What the convolutions see again."""
+    """The cached inputs of the convolutions."""
 
     found: Tensor
-    """All that was found at the last positions, as many as the largest dilation, the newest last: `(N,r,W)`."""
+    """All features of the last r positions (r: largest dilation), newest last: `(N,r,W)`."""
 
 
 @MODELS.register("snail")

@@ -283,7 +283,7 @@ def test_metric_names() -> None:
     assert names == ["rouge2", "bleu", "rouge1", "rougeL", "rougeLsum"]
     for given, message in (
         (["blue"], "unknown metric 'blue': did you mean 'bleu'"),
-        ([], "no metric is named"),
+        ([], "no metric given"),
         (["aer"], "metric 'aer' compares no texts, it needs alignments"),
     ):
         with pytest.raises(NmtkitError, match=message):
@@ -482,8 +482,8 @@ def test_term_recall_is_a_share_over_the_corpus() -> None:
 def test_term_recall_refuses_what_cannot_be_found() -> None:
     for summaries, terms, message in (
         (["a"], [["a"], ["b"]], "1 summaries, but 2 lists"),
-        (["a"], [[]], "nothing to look for"),
-        (["a", "b"], [["a"], ["--"]], "example 2: the term '--' holds no letter or digit"),
+        (["a"], [[]], "nothing to search for"),
+        (["a", "b"], [["a"], ["--"]], "example 2: the term '--' contains no letter or digit"),
     ):
         with pytest.raises(DataError, match=message):
             metrics.term_recall(summaries, terms)
@@ -510,7 +510,7 @@ def test_aer_of_perfect_and_of_empty_alignments() -> None:
     assert [score.value for score in perfect] == [0, 100, 100]
     empty = metrics.aer([frozenset(), frozenset()], gold)
     assert [score.value for score in empty] == [100, 0, 0]
-    with pytest.raises(DataError, match="not defined"):
+    with pytest.raises(DataError, match="undefined"):
         metrics.aer([frozenset()], gold[1:])
     with pytest.raises(DataError, match="1 sentence pairs have a predicted alignment, but 2"):
         metrics.aer([frozenset()], gold)

@@ -101,7 +101,7 @@ def test_a_tokenizer_that_cannot_see_the_words_is_named(
     lines: list[str], tokenize: str, advice: str, metric: str
 ) -> None:
     (note,) = notes([metric, "chrf"], [lines], Options(tokenize=tokenize))
-    assert f"tokenizer {tokenize} takes each line for one word" in note
+    assert f"tokenizer {tokenize} treats each line as one" in note
     assert advice in note
     assert score_all(lines, [lines], [metric], Options(tokenize="char"))[0].value == pytest.approx(
         100
@@ -111,7 +111,7 @@ def test_a_tokenizer_that_cannot_see_the_words_is_named(
 @pytest.mark.parametrize("metric", ["ter", "cider"])
 def test_metrics_of_words_between_spaces_say_so_whatever_the_tokenizer(metric: str) -> None:
     (note,) = notes([metric], [CHINESE], Options(tokenize="char"))
-    assert "takes the text between two spaces for one word" in note
+    assert "treats the text between two spaces as one word" in note
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_comet_is_explained(console: Command) -> None:
     write_lines("hyp", HYPS)
     refused(
         console("score", "hyp", "--ref", "hyp", "-m", "comet"),
-        "environment of its own",
+        "in a separate environment",
         "`nmtkit guide second`",
     )
 

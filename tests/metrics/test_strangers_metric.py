@@ -84,7 +84,7 @@ def test_it_scores(texts: Path) -> None:
     assert (score["name"], score["value"]) == ("Untranslated", pytest.approx(100 * 2 / 6))
     assert score["signature"].startswith("nrefs:1|version:nmtkit-")
     assert bleu["name"] == "BLEU"
-    with pytest.raises(NmtkitError, match="'untranslated' needs the texts that were translated"):
+    with pytest.raises(NmtkitError, match="'untranslated' requires the source texts"):
         metrics.score_all(HYPS, [REFS], ["untranslated"])
 
 
@@ -157,7 +157,7 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
     [
         (["evaluation.metrics=[untranslate]"], "did you mean 'untranslated'"),
         (["evaluation.metrics=[aer]"], "metric 'aer' compares no texts, it needs alignments"),
-        (["evaluation.metrics=[]"], "no metric is named"),
+        (["evaluation.metrics=[]"], "no metric given"),
         (
             ["evaluation.metrics=[chrf]", "training.best_metric=bleu"],
             "validation of translation does not measure 'bleu'",

@@ -101,7 +101,7 @@ def test_a_large_font_has_room(tmp_path: Path) -> None:
     with Image.open(tmp_path / "a.png") as image:
         # nothing is cut at the right edge
         assert (np.asarray(image.convert("L"))[:, -30:] > 250).all()
-    with pytest.raises(NmtkitError, match="in this size the words have room at"):
+    with pytest.raises(NmtkitError, match="at this figure size, words fit at"):
         save_entropies(
             value, tmp_path / "a.png", "long " * 10, FigureStyle(size=(3.0, None), font_size=30)
         )

@@ -50,7 +50,7 @@ def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: 
     save_training([ONE, Training("second $x_1$", loss=[(10, 6.0), (40, 1.0)])], tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
     assert {
-        "loss (nats a token)",
+        "loss (nats per token)",
         "perplexity",
         "BLEU",
         "learning rate",
@@ -85,7 +85,7 @@ def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path) -> None:
 
 
 def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NmtkitError, match="logged nothing yet"):
+    with pytest.raises(NmtkitError, match="have not logged anything yet"):
         save_training([Training("a")], tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 

@@ -104,6 +104,6 @@ def broken(value: float) -> HeadsPicture:
 def test_what_cannot_be_shown(tmp_path: Path, pictures: list[HeadsPicture], message: str) -> None:
     with pytest.raises(NmtkitError, match=message):
         save_heads(pictures, tmp_path / "a.html")
-    with pytest.raises(NmtkitError, match=r"let the name end in \.html"):
+    with pytest.raises(NmtkitError, match=r"use a name that ends in \.html"):
         save_heads(pictures, tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []

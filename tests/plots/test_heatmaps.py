@@ -242,11 +242,14 @@ def test_html_marks_windows(draw: Callable[..., Path]) -> None:
     [
         (
             "a.gif",
-            r"'\.gif' is not a picture format; let the name end in \.png, \.svg, \.pdf, \.html",
+            r"'\.gif' is not an image format; use a name that ends in \.png, \.svg, \.pdf, \.html",
         ),
         ("a", "no suffix"),
         ("missing/a.png", "folder .*missing does not exist"),
-        ("folder.png", r"folder\.png: cannot be written \(.*\); choose a place you may write to"),
+        (
+            "folder.png",
+            r"folder\.png: cannot be written \(.*\); choose a folder with write permission",
+        ),
     ],
 )
 def test_bad_paths_are_refused(
@@ -309,7 +312,7 @@ def test_a_size_and_a_font_size(draw: Callable[..., Path], grid: bool) -> None:
     assert same == pytest.approx(4.0)
     assert any(abs(size - 6.0) < 0.06 for size in sizes)
     assert drawn(9.0, 2 * height)[0][1] == pytest.approx(2 * height, rel=0.02)
-    with pytest.raises(NmtkitError, match=r"the words have room at \d+\.\d points at most"):
+    with pytest.raises(NmtkitError, match=r"words fit at a font size of at most \d+\.\d points"):
         drawn(2.0, None, font_size=30.0)
 
 
@@ -349,7 +352,7 @@ def test_fonts_and_colours_that_are_none() -> None:
             {"colours": ("viridiss",)},
             "'viridiss' is neither a colour nor a colour map: did you mean 'viridis'",
         ),
-        ({"colours": ("white", "viridis")}, "'viridis' is not a colour; give names"),
+        ({"colours": ("white", "viridis")}, "'viridis' is not a colour; use names"),
     ):
         with pytest.raises(NmtkitError, match=message):
             FigureStyle(**style)

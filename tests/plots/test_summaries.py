@@ -109,10 +109,7 @@ def test_svg_of_a_summary(draw: Draw) -> None:
     texts = svg_texts(draw(summary()))
     words = {word for word, _ in texts}
     assert {*ARTICLE, *SUMMARY, "coverage", "p_gen", "weight", "news  (score -1.50)"} <= words
-    assert (
-        "bold: copied from the article · p_gen: blue, share of generating; orange, of copying"
-        in words
-    )
+    assert "bold: copied from the article · p_gen: blue for generating, orange for copying" in words
     bold = [word for word, style in texts if "bold" in style or "700" in style]
     # they stand in both texts, and are bold where they are copied
     assert sorted(bold) == ["Ravensmoor", "Tavares"]
@@ -177,7 +174,7 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int) -> None:
     notes = [
         text
         for text in texts
-        if f" of {length} words of the article have rows of their own" in text
+        if f" of {length} article words with the most attention have their own rows" in text
     ]
     whole = [str(sum(text.startswith("word") for text in rows))] if length > MAX_ROWS else []
     assert [note.split()[0] for note in notes] == whole

@@ -1,1 +1,1 @@
-"""Captions of pictures: task, two models, and a metric."""
+"""Image captioning: the task, two models and a metric."""

@@ -1,4 +1,4 @@
-"""CIDEr-D: how close a caption comes to what several people wrote."""
+"""CIDEr-D: the similarity of a caption to several human captions."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from typing_extensions import override
 from nmtkit.metrics import METRICS, ExampleMetric, Options, Resampling, Texts, ngram_counts
 
 ORDER, SIGMA = 4, 6.0
-"""The longest n-grams, and by how many words lengths may differ: the standard deviation of the penalty."""
+"""Maximum n-gram length, and the standard deviation of the length penalty in words."""
 NGram = tuple[str, ...]
 
 
@@ -20,21 +20,21 @@ NGram = tuple[str, ...]
 class CiderD(ExampleMetric):
     """Vedantam et al. 2015, "CIDEr: Consensus-based Image Description Evaluation", in the variant CIDEr-D.
 
-    A caption c is a vector g_n(c) for each order n, with tf-idf of each n-gram: its count, times log(N / examples with
-    a reference that has it); N is the number of examples. So the idf are those of the references that are given, and
-    scores of different test sets, or of parts of one, are not comparable. CIDEr-D(c) is the mean over n from 1 to 4 and
-    over the references s of
+    A caption c is a vector g_n(c) for each order n, with tf-idf of each n-gram: its count times
+    log(N / examples with a reference that contains it), where N is the number of examples. The idf
+    values depend on the given references, so scores of different test sets, or parts of one, are
+    not comparable. CIDEr-D(c) is the mean over n from 1 to 4 and over the references s of
 
         10 exp(-(l(c) - l(s))^2 / (2 sigma^2)) min(g_n(c), g_n(s)) g_n(s) / (|g_n(c)| |g_n(s)|)
 
-    with l the number of words. It reaches from 0 to 10; many tables print a hundred times as much. Words are what
-    stands between white space, neither stemmed nor freed of punctuation, as in the authors' program, which is given
-    tokenized, lower-case text.
+    with l the number of words. The range is 0 to 10; many tables print the score times 100. Words
+    are separated by white space, without stemming or removal of punctuation, as in the authors'
+    program, whose input is tokenized, lower-case text.
     """
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The CIDEr-D of each example, `(examples, 1)`."""
+        """Returns the CIDEr-D of each example, `(examples, 1)`."""
 
         def count(line: str) -> Counter[NGram]:
             return ngram_counts((line.lower() if options.lowercase else line).split())
@@ -59,7 +59,8 @@ class CiderD(ExampleMetric):
     @override
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
         few = (
-            "CIDEr-D of a single example is always 0: it counts only words that tell examples apart"
+            "CIDEr-D of a single example is always 0, because it counts only words that "
+            "distinguish examples; score at least two examples"
         )
         return few if len(refs[0]) == 1 else ""
 
@@ -67,7 +68,7 @@ class CiderD(ExampleMetric):
 def _similarity(
     hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int
 ) -> float:
-    """The formula of `CiderD` for one reference, from counts; an order that one of the texts lacks adds nothing."""
+    """Computes the formula of `CiderD` for one reference; an order missing in a text adds nothing."""
     (products, hyp_squares, ref_squares), gap = np.zeros((3, ORDER)), 0
     # In the order of the texts: the order of a set, and so the last digit of a sum, differs between processes.
     for ngram in dict.fromkeys([*hyp, *ref]):

@@ -1,4 +1,4 @@
-"""Where a captioner looks: the picture, and for each word the picture again, bright where the word's attention is."""
+"""Figures of a captioner's attention: the image, and a copy per word that is bright where the word attends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,35 +23,37 @@ ACROSS, SIDE, GAP, LABEL, TITLE, SHADE = 6, 1.2, 0.14, 0.26, 0.38, 0.7
 """Panels in a row; in inches: least width of one, the space beside it and above for its word, that of the title; the
 share of its light that a place without attention loses."""
 MOST_HALVINGS = 8
-"""A convolution halves height and width; with more than this many the regions are not drawn."""
+"""Maximum number of convolutions (each halves height and width) for which regions are drawn."""
 
 
 @EXAMPLE_PICTURES.register("features")
 @dataclass(frozen=True)
 class CaptionPicture(ExamplePicture):
-    """A caption and the regions that its T words look at."""
+    """A caption and the regions that its T words attend to."""
 
     image: NDArray[Any] | None
-    """`(H,W,3)`, from 0 to 255; None if the model reads features, which have no image."""
+    """`(H,W,3)`, from 0 to 255; None if the model reads features instead of an image."""
     words: Sequence[str]
     weights: NDArray[Any]
-    """`(T,R)`, row by row of the grid from the upper left."""
+    """`(T,R)`, in row order of the grid from the upper left."""
     grid: tuple[int, int]
-    """Rows and columns of regions; those of features fill a square."""
+    """Rows and columns of regions; regions of features must form a square."""
 
     @classmethod
     @override
     def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
         if answer.attention is None:
             raise NmtkitError(
-                f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell"
+                f"model {reader.name!r} has no attention over a grid of regions; use "
+                "show_attend_tell"
             )
         regions = answer.attention.shape[1]
         image = rows.reshape(len(rows), -1, 3) if rows.dtype == np.uint8 else None
         grid = _grid(regions, image)
         if grid is None:
             raise NmtkitError(
-                f"the {regions} regions that the model {reader.name!r} looks at fill no square to be drawn"
+                f"the {regions} regions that model {reader.name!r} attends to do not form a "
+                "square, so they cannot be drawn"
             )
         weights = answer.attention[: len(answer.tokens)].astype(np.float64)  # (T,R), without EOS
         cells = [f"{WORD_START}-"] * regions  # each region is a word of its own
@@ -64,7 +66,7 @@ class CaptionPicture(ExamplePicture):
 
 
 def _grid(regions: int, image: NDArray[Any] | None) -> tuple[int, int] | None:
-    """Rows and columns of regions; None if they neither halve the image several times nor fill a square."""
+    """Returns rows and columns of regions; None if they neither result from halving nor form a square."""
     if image is None:
         side = round(regions**0.5)
         height, width = side, side
@@ -85,10 +87,11 @@ def draw_caption(
     path: str | Path,
     style: FigureStyle = DEFAULT_STYLE,
 ) -> None:
-    """Writes a figure as Xu et al. 2015, "Show, Attend and Tell", figures 2 and 3: a panel for each of T words.
+    """Writes a figure like Xu et al. 2015, "Show, Attend and Tell", figures 2 and 3, with a panel per word.
 
-    `image`: (H, W, 3), from 0 to 255 (uint8) or 0 to 1; None draws the weights alone.
-    `weights`: (T, rows * columns of the `grid`), row by row from the upper left; a word's largest is brightest.
+    `image`: (H, W, 3), from 0 to 255 (uint8) or 0 to 1; None draws only the weights. `weights`: (T,
+    rows * columns of the `grid`), in row order from the upper left; each word's maximum is
+    brightest.
     """
     maps = weights.reshape(len(words), *grid)
     check_sentences([(words, words, [weights])], path)

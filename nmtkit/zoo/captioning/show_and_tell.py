@@ -4,8 +4,9 @@
     x_t = W_e S_t                         eq. 11
     p_{t+1} = softmax(W LSTM(x_t))        eq. 12
 
-`CNN(I)` is a map of the mean of the picture's regions: the grid that convolutions make of its pixels, which are trained
-along, or features that another network has computed. Letters: R regions, D numbers in each.
+`CNN(I)` is a linear layer over the mean of the image's regions: either a grid computed by
+convolutions that are trained jointly, or features from another network. Letters: R regions of size
+D.
 """
 
 from itertools import pairwise
@@ -28,24 +29,26 @@ from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentState
 
 
 class CaptionerConfig(ModelConfig):
-    """What captioners have in common."""
+    """Settings shared by all captioners."""
 
     embedding_size: Width = Field(default=256, ge=1)
-    """Numbers per word."""
+    """Size of the word embeddings."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of the LSTM."""
+    """LSTM units."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, on what is read of the picture, and before the output words."""
+    """Dropout on embeddings, on image features, and before the output layer."""
     cnn: list[Width] = Field(default_factory=list)
-    """Channels of the convolutions that make regions of pictures, of 3 x 3 pixels, normalized, with ReLUs. Each but the
-    last halves height and width: [32, 64, 128] makes regions of 4 x 4 pixels. []: features are regions already."""
+    """Channels of the 3 x 3 convolutions (normalized, with ReLUs) that turn images into regions.
+    Each except the last halves height and width: [32, 64, 128] produces regions of 4 x 4 pixels.
+    []: the input features are already regions.
+    """
 
 
 class PictureEncoder(nn.Module):
-    """The regions of pictures. A pixel has three colours and its two coordinates, as in Liu et al. 2018 (CoordConv).
+    """Computes image regions. A pixel has three colours and two coordinates, as in Liu et al. 2018 (CoordConv).
 
-    Of the layers that halve, the last looks right and down, by half of its step, and those before it left and up: so a
-    region sees the pixels around its own middle, to half a pixel.
+    The last halving layer is shifted right and down by half its step, and earlier ones left and up,
+    so a region is centred on its own pixels up to half a pixel.
     """
 
     def __init__(self, channels: list[int]) -> None:
@@ -55,7 +58,7 @@ class PictureEncoder(nn.Module):
         self.layers = nn.ModuleList(nn.Conv2d(*pair, 3, stride) for pair, stride in sizes)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """The regions `(B,R,D)`, row by row from the upper left, of H rows of W pixels `(B,H,3W)`, from 0 to 1."""
+        """Returns regions `(B,R,D)` in row order from the upper left, for H rows of W pixels `(B,H,3W)` in [0, 1]."""
         states = pixels.view(*pixels.shape[:2], -1, 3).permute(0, 3, 1, 2)  # (B,3,H,W)
         places = torch.meshgrid(
             *(torch.linspace(-1, 1, side) for side in states.shape[2:]), indexing="ij"
@@ -70,7 +73,7 @@ class PictureEncoder(nn.Module):
 
 
 class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
-    """Regions, and an LSTM of one layer; a model says what this reads."""
+    """Regions and a one-layer LSTM, whose input the subclass defines."""
 
     def __init__(self, config: CaptionerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -80,13 +83,14 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The regions `(B,R,D)`, which of them are real `(B,R)`, and the mean of these `(B,D)`."""
+        """Returns the regions `(B,R,D)`, their mask `(B,R)`, and the mean of real regions `(B,D)`."""
         values, mask, heights = batch.inputs.features, batch.inputs.mask, batch.inputs.lengths
         values = values.to(self.tgt_embedding.weight.dtype)
         if self.encoder is not None:
             if values.shape[2] % 3 or bool((heights != heights[0]).any()):
                 raise DataError(
-                    "`model.cnn` reads pictures of one size: scale them to it; leave it out for features"
+                    "`model.cnn` requires images of equal size: scale them; remove the setting "
+                    "for features"
                 )
             values = self.encoder(values[:, : int(heights[0])].contiguous())
             mask = mask[:, :1].repeat(1, values.shape[1])
@@ -94,7 +98,7 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         return values, mask, (values * real).sum(1) / real.sum(1)
 
     def memory_lengths(self, batch: Batch) -> Tensor:
-        """The regions of each picture, `(B,)`."""
+        """Returns the number of regions per image, `(B,)`."""
         if self.encoder is None:
             return batch.lengths
         columns = -(-batch.inputs.features.shape[2] // (3 * self.encoder.side))
@@ -105,12 +109,12 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         )
 
     def start(self, memory: Any) -> RecurrentState:
-        """The state that `encode` has made."""
+        """Returns the state computed by `encode`."""
         return RecurrentState(memory.hidden, memory.cell)
 
 
 class ShowAndTellConfig(CaptionerConfig):
-    """The defaults suit small corpora; the paper has 512 for both sizes."""
+    """The defaults suit small corpora; the paper uses 512 for both sizes."""
 
     kind: Literal["show_and_tell"] = "show_and_tell"
     """Which model."""
@@ -118,7 +122,7 @@ class ShowAndTellConfig(CaptionerConfig):
 
 @MODELS.register("show_and_tell")
 class ShowAndTell(Captioner[RecurrentMemory]):
-    """The picture is the first input of the LSTM; see the head of this file."""
+    """The image is the first input of the LSTM; see the module docstring."""
 
     Config = ShowAndTellConfig
     has_attention = False
@@ -145,7 +149,7 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """One word of every hypothesis."""
+        """Decodes one word of every hypothesis."""
         words = self.dropout(self.tgt_embedding(tokens))
         new = RecurrentState(*rnn_step(self.decoder, words, state.hidden, state.cell))
         return ModelOutput(new.hidden[:, -1]), new
@@ -153,7 +157,7 @@ class ShowAndTell(Captioner[RecurrentMemory]):
     def unroll(
         self, batch: Batch, memory: RecurrentMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """The whole caption in one call. Padding stands on the right, so that no real word reads it."""
+        """Decodes the whole caption in one call. Padding is on the right, so no real word reads it."""
         words = self.dropout(self.tgt_embedding(batch.targets.shifted))
         return ModelOutput(
             run_rnn(self.decoder, words, layers_first(memory.hidden, memory.cell))[0]

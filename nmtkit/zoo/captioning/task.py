@@ -1,4 +1,4 @@
-"""The task of captioning: from a picture, or from features of its regions, to a sentence."""
+"""The captioning task: from an image, or from features of its regions, to a sentence."""
 
 from nmtkit.config.tasks.task import TASKS, GenerationTask
 from nmtkit.core.columns import Column
@@ -7,7 +7,7 @@ TASKS.register("captioning")(
     GenerationTask(
         name="captioning",
         command="caption",
-        about="Caption pictures: one sentence for each.",
+        about="Caption images with one sentence each.",
         columns=(
             Column("features", "features"),
             Column("tgt", required=("train", "valid"), plural="captions"),

@@ -1,7 +1,7 @@
 """The LSTMN as a language model: Cheng, Dong and Lapata 2016, sections 3.2 and 3.3.
 
-It is `rnn_lm` whose layers look back at all their states; `layers.py` has the equations. Dropout is that of `rnn_lm`;
-`recurrent_dropout` is of h~ where the gates read it.
+It is an `rnn_lm` whose layers attend to all their previous states; `layers.py` has the equations.
+Dropout is as in `rnn_lm`; `recurrent_dropout` applies to the h~ that the gates read.
 """
 
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnConfig(RecurrentLMConfig):
-    """The paper's language model has 300 units, and 1 layer or 3."""
+    """The paper's language model has 300 units and 1 or 3 layers."""
 
     kind: Literal["lstmn"] = "lstmn"
     """Which model."""
@@ -29,7 +29,7 @@ class LstmnConfig(RecurrentLMConfig):
 
 @MODELS.register("lstmn")
 class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
-    """An LSTM that looks back at all its states; of its own, `hidden` and `cell` are h~ and c~ of the last word."""
+    """An LSTM that attends to all its states; `hidden` and `cell` in its state are h~ and c~ of the last word."""
 
     Config = LstmnConfig
 
@@ -46,18 +46,18 @@ class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnLMState]:
-        """One word; without dropout, which is for whole texts."""
+        """Reads one word, without dropout, which applies only to whole texts."""
         words, found = self.tgt_embedding(tokens), torch.cat([state.hidden, state.cell], 2)
         hidden, found = look_back_step(self.decoder, self.decoder_looks, words, found, cache)
         return ModelOutput(hidden), RnnLMState(*found.chunk(2, 2))
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """Layer by layer, word by word. Padding stands on the right, so that no real word looks at it."""
+        """Runs layer by layer, word by word. Padding is on the right, so no real word attends to it."""
         return ModelOutput(self._run(batch)[0])
 
     @torch.no_grad()
     def history_weights(self, batch: Batch) -> Tensor:
-        """The weights s of every layer, `(B,L,T,T)`: row t is where input t looks back, BOS first; row 0 is zero."""
+        """Returns the weights s of every layer, `(B,L,T,T)`: row t is the attention of input t."""
         looks = self._run(batch)[1]
         return torch.stack(
             [
@@ -68,7 +68,7 @@ class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
         )
 
     def _run(self, batch: Batch) -> tuple[Tensor, list[list[Tensor]]]:
-        """The top layer's h `(B,T,H)`, and s of each layer and word, over the words before it, L x T x `(B,t)`."""
+        """Returns the top layer's h `(B,T,H)`, and s of each layer and word over earlier words, L x T x `(B,t)`."""
         states, looks = self.embed(batch.targets.shifted), []
         for look, (of_inputs, of_hidden, *biases) in zip(
             self.decoder_looks, self.decoder.all_weights, strict=True

@@ -1,20 +1,21 @@
 """The layers of an LSTMN: Cheng, Dong and Lapata 2016, "Long short-term memory-networks for machine reading".
 
-An LSTM that keeps the hidden state and the memory cell of every word, on two tapes, in place of the last ones alone.
-Before it reads word x_t it looks back at the tapes (section 3.2):
+An LSTM that keeps the hidden states and memory cells of all words on two tapes instead of only the
+last ones. Before it reads word x_t, it attends to the tapes (section 3.2):
 
     a_i = v^T tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1})      s = softmax(a), i = 1 ... t-1
     h~_t = sum_i s_i h_i                                   c~_t = sum_i s_i c_i
 
-and goes on as an LSTM does, from what it found there instead of from h_{t-1} and c_{t-1}:
+and continues like an LSTM with the result instead of h_{t-1} and c_{t-1}:
 
     [i; f; o; c^] = [sigmoid; sigmoid; sigmoid; tanh](W [h~_t; x_t] + b)
     c_t = f * c~_t + i * c^                                h_t = o * tanh(c_t)
 
-So it is an LSTM where s_{t-1} is 1. At the first word h~ and c~ are zero. Layers are stacked, each with tapes of its
-own; x_t of an upper one is h_t of the one below (section 3.3, whose skip connections are not done here).
+If s_{t-1} is 1 it equals an LSTM. At the first word h~ and c~ are zero. Layers are stacked, each
+with its own tapes; x_t of an upper layer is h_t of the layer below (section 3.3, without its skip
+connections).
 
-h~_{t-1} stands in a_i: the words are read one after the other in training, too.
+Because a_i depends on h~_{t-1}, words are read sequentially even in training.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from nmtkit.layers.kv_cache import KVCache
 
 
 class LookBack(Additive):
-    """What makes a layer of an LSTM, of such weights, look back. On its tape stand entries `[h; c; key]`, `(3H,)`."""
+    """Attention over the tape of an LSTM layer, whose entries are `[h; c; key]`, `(3H,)`."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         hidden_size = weights[1].shape[1]
@@ -41,7 +42,8 @@ class LookBack(Additive):
     ) -> tuple[Tensor, Tensor]:
         """`[h~; c~]` `(N,2H)` and s `(B,K,*)`.
 
-        From x `(N,I)`, `[h~; c~]` of the word before, the tapes of B sentences `(B,*,3H)`, what is seen `(B,K,*)`.
+        Input: x `(N,I)`, `[h~; c~]` of the previous word, the tapes of B sentences `(B,*,3H)`, and
+        the visibility mask `(B,K,*)`.
         """
         size = before.shape[1] // 2
         # one gradient; slices would have one each
@@ -51,11 +53,11 @@ class LookBack(Additive):
         return (shares.to(tape.dtype) @ kept).flatten(0, 1), shares
 
     def entry(self, hidden: Tensor, cell: Tensor) -> Tensor:
-        """Of h and c `(N,H)`."""
+        """Returns the tape entry for h and c `(N,H)`."""
         return torch.cat([hidden, cell, self.project(hidden).to(hidden.dtype)], 1)
 
     def run(self, states: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Texts `(B,T,I)` through a layer of these weights: h `(B,T,H)`, and s over the words before, T x `(B,t)`."""
+        """Runs a layer on texts `(B,T,I)`: returns h `(B,T,H)` and s over earlier words, T x `(B,t)`."""
         width, looks, states = weights[1].shape[1], [], states.to(weights[0].dtype)
         # begins with what nobody sees, so that it is never empty
         tape = states.new_zeros(len(states), 1, 3 * width)
@@ -73,9 +75,9 @@ class LookBack(Additive):
 def look_back_step(
     rnn: nn.RNNBase, looks: Any, inputs: Tensor, found: Any, cache: KVCache
 ) -> tuple[Tensor, Tensor]:
-    """The next word `(N,I)` through all layers, whose tapes are in the cache: h of the top one `(N,H)`, and `found`.
+    """Runs all layers on the next word `(N,I)` with cached tapes: returns the top h `(N,H)` and `found`.
 
-    It is `[h~; c~]` of each layer `(N,L,2H)`; given is that of the word before.
+    `found` is `[h~; c~]` of each layer `(N,L,2H)`; the argument is that of the previous word.
     """
     # see `rnn_step`
     cells, after = getattr(rnn, "cells", None) or [torch.lstm_cell] * rnn.num_layers, []

@@ -1,13 +1,14 @@
 """The LSTMN as encoder and decoder: Cheng, Dong and Lapata 2016, section 4, shallow attention fusion.
 
-Both are LSTMs whose layers look back at all their states (intra-attention); `layers.py` has the equations.
-For each target word x_t the decoder first looks at the source (inter-attention), with the state that it has, as in
-Bahdanau et al. 2015; g_j is what the encoder's top layer made of source word j:
+Both are LSTMs whose layers attend to all their previous states (intra-attention); `layers.py` has
+the equations. For each target word x_t the decoder first attends to the source with its current
+state (inter-attention), as in Bahdanau et al. 2015; g_j is the encoder's top-layer output for
+source word j:
 
     p = softmax_j(u^T tanh(W_g g_j + W_h h_{t-1} + b))      g~_t = sum_j p_j g_j
     h_t = LSTMN([x_t; g~_t])                                p(y_t) = softmax(W h_t + b)
 
-The paper does not say how the decoder begins; here its tapes are empty, and h_0 is zero.
+The paper does not specify the decoder's initial state; here its tapes are empty, and h_0 is zero.
 """
 
 from typing import Any, Literal
@@ -36,7 +37,7 @@ class LstmnSeq2SeqConfig(RecurrentConfig):
     kind: Literal["lstmn_seq2seq"] = "lstmn_seq2seq"
     """Which model."""
     layers: Depth = Field(default=1, ge=1)
-    """Layers of the encoder, and of the decoder."""
+    """Number of layers of the encoder and of the decoder."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LstmnSeq2SeqConfig":
@@ -44,13 +45,13 @@ class LstmnSeq2SeqConfig(RecurrentConfig):
         return self
 
     def encoder(self) -> Any:
-        """A new encoder, without its looks."""
+        """Returns a new encoder without attention weights."""
         return build_rnn("lstm", self.embedding_size, self.hidden_size, self.layers)
 
 
 @MODELS.register("lstmn_seq2seq")
 class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
-    """Looks at the source, then back; of its state, `hidden` is h of the top layer, `cell` `[h~; c~]` of them all."""
+    """Attends to the source, then to itself; in its state, `hidden` is the top h, `cell` `[h~; c~]` of all layers."""
 
     Config = LstmnSeq2SeqConfig
     encoder: Any
@@ -67,7 +68,7 @@ class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
         self.tie_output()
 
     def encode(self, batch: Batch) -> AttentionMemory:
-        """Runs the encoder, and projects the keys once. No real word looks at padding, which stands on the right."""
+        """Runs the encoder and projects the keys once. Padding is on the right, so no real word attends to it."""
         states = self.src_embedding(batch.inputs.ids)
         for look, weights in zip(self.encoder_looks, self.encoder.all_weights, strict=True):
             states, _ = look.run(self.dropout(states), weights)
@@ -87,7 +88,7 @@ class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """One word of every hypothesis."""
+        """Decodes one word of every hypothesis."""
         query = state.hidden.view(len(memory.mask), -1, state.hidden.shape[2])  # (B,K,H)
         looked = self.attention(query, memory.keys, memory.values, memory.mask)
         context, weights = (part.flatten(0, 1) for part in looked)  # (N,H), (N,S)

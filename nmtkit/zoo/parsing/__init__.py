@@ -1,1 +1,1 @@
-"""Constituency parsing as translation: task, trees, the rule of the search, metrics, and commands."""
+"""Constituency parsing as translation: task, trees, search rule, metrics and commands."""

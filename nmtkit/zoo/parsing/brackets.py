@@ -1,9 +1,10 @@
-"""The rule of parsing: a hypothesis is the beginning of a well-formed tree in linear form.
+"""The search rule for parsing: every hypothesis is the beginning of a well-formed linearized tree.
 
-A bracket is closed by its own label and never empty. The tree has as many placeholders as the source has words, and the
-hypothesis ends with it. A bracket opens only if the length limit leaves room for the words that are left and for all
-closing ones, so that every hypothesis can be completed at any time; the limit is raised where a sentence is longer.
-Letters as in `nmtkit.decoding.beam_search`. `nmtkit.zoo.parsing.trees` explains the form.
+A bracket is closed by its own label and is never empty. The tree has as many placeholders as the
+source has words, and the hypothesis ends after it. A bracket opens only if the length limit leaves
+room for the remaining words and all closing brackets, so every hypothesis can be completed at any
+time; longer sentences raise the limit. Letters as in `nmtkit.decoding.beam_search`.
+`nmtkit.zoo.parsing.trees` explains the linear form.
 """
 
 from collections.abc import Sequence
@@ -27,23 +28,23 @@ from nmtkit.zoo.parsing.trees import is_closing, is_opening
 MAX_DEPTH = 100
 OTHER, OPENING, CLOSING, WORD, END = range(5)
 OUTER_BRACKETS = 2
-"""The fewest tokens of a tree beside its words: one pair of brackets."""
+"""Minimum number of tokens in a tree in addition to its words: one pair of brackets."""
 
 
 @dataclass(frozen=True)
 class BracketTokens:
-    """What the tokens of both vocabularies are to a tree, on the model's device."""
+    """The roles of both vocabularies' tokens in a tree, on the model's device."""
 
     kinds: Tensor
     """OPENING, CLOSING, WORD, END or OTHER `(V,)`, int64."""
     closings: Tensor
-    """The id that closes what each token opens `(V,)`, int64."""
+    """Id of the closing bracket for each opening token `(V,)`, int64."""
     counts: Tensor
-    """Words of the source that each source token begins `(V_src,)`, int64: 0 or 1."""
+    """Number of words (0 or 1) that each source token begins `(V_src,)`, int64."""
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[str], own: range, counts: Sequence[int]) -> Self:
-        """Of target tokens, of which `own` are no special ones; on the CPU."""
+        """Creates the table for target tokens on the CPU; `own` are the tokens that are not special."""
         closing = {tokens[number][1:]: number for number in own if is_closing(tokens[number])}
         kinds = [OTHER] * len(tokens)
         closings = [0] * len(tokens)
@@ -59,8 +60,9 @@ class BracketTokens:
         kinds[EOS] = END
         if not {OPENING, WORD} <= {*kinds}:
             raise RecipeError(
-                "search.rule brackets: the target vocabulary has no brackets such as (NP and )NP, or no placeholder: "
-                "set `tokenizer.columns.tgt.kind` to whitespace, and train on linearized trees (nmtkit linearize)"
+                "search.rule brackets: the target vocabulary lacks brackets such as (NP and )NP, "
+                "or placeholders; set `tokenizer.columns.tgt.kind` to whitespace, and train on "
+                "linearized trees (nmtkit linearize)"
             )
         return cls(torch.tensor(kinds), torch.tensor(closings), torch.tensor(counts))
 
@@ -72,12 +74,12 @@ class BracketTokens:
 
 
 def _starts(tokenizer: Tokenizer) -> list[int]:
-    """For each source token whether it begins a word, or is one."""
+    """Returns for each source token whether it begins (or is) a word."""
     kind, vocabulary = tokenizer.config.kind, tokenizer.vocabulary
     if kind not in ("whitespace", "bpe", "unigram", "char"):
         raise RecipeError(
-            f"search.rule brackets: a source tokenizer of kind {kind} does not tell where words begin; set "
-            "`tokenizer.kind` to whitespace, bpe, unigram or char"
+            f"search.rule brackets: a source tokenizer of kind {kind} does not mark word starts; "
+            "set `tokenizer.kind` to whitespace, bpe, unigram or char"
         )
     own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
     own[: vocabulary.n_specials] = [0] * vocabulary.n_specials
@@ -89,7 +91,7 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
 @RULES.register("brackets")
 @dataclass(frozen=True)
 class Brackets(Rows, Rule):
-    """Only tokens follow with which a well-formed tree can still be written."""
+    """Allows only tokens with which a well-formed tree can still be completed."""
 
     reads_history = True
 
@@ -104,24 +106,25 @@ class Brackets(Rows, Rule):
         if not (search.min_length or search.min_length_ratio or search.no_repeat_ngram):
             return ""
         return (
-            "the words of the source decide how long a tree is and what it repeats: leave min_length, "
-            "min_length_ratio and no_repeat_ngram out"
+            "the source words determine a tree's length and repetitions; remove min_length, "
+            "min_length_ratio and no_repeat_ngram"
         )
 
     @classmethod
     @override
     def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
-        """Makes the rule; RecipeError if brackets are no tokens, or words of the source cannot be counted."""
+        """Creates the rule; RecipeError if brackets are not tokens, or source words cannot be counted."""
         tokens = [token.removeprefix(WORD_START) for token in tokenizers.tgt.vocabulary.tokens]
         own = range(tokenizers.tgt.vocabulary.n_specials, len(tokens))
         return cls(BracketTokens.of_tokens(tokens, own, _starts(tokenizers.src)).to(device))
 
     @override
     def begin(self, batch: Batch) -> "Brackets":
-        """Counts the words of each source; RecipeError unless the model reads a text."""
+        """Counts the words of each source; RecipeError if the model reads no text."""
         if not batch.reads_text:
             raise RecipeError(
-                "search.rule brackets: a tree has the words of a text, and this model reads none"
+                "search.rule brackets: requires a model that reads text, because a tree "
+                "contains the words of its source"
             )
         is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
         return replace(self, words=is_start.sum(1))
@@ -137,7 +140,7 @@ class Brackets(Rows, Rule):
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
-        """Forbids what breaks the tree; tokens that are copied are always forbidden."""
+        """Forbids tokens that break the tree, including all copied tokens."""
         assert self.words is not None
         assert live.history is not None
         history = live.history  # (N,t)

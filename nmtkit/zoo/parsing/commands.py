@@ -47,7 +47,7 @@ def parse_command(**values: Any) -> None:
     help="Write the sentences here, one per line.",
 )
 @click.option(
-    "--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here."
+    "--target", required=True, type=NEW_FILE, metavar="FILE", help="Output file for linear trees."
 )
 @click.option(
     "--tags",

@@ -38,7 +38,7 @@ def run_parse(
     """Carries out `nmtkit parse`."""
     if draw and (how.n_best > 1 or scores or as_json or form != "text"):
         raise click.UsageError(
-            "--draw shows the best tree alone: leave --n-best, --scores, --json and --format out"
+            "--draw shows only the best tree; remove --n-best, --scores, --json and --format"
         )
     if plot is not None:
         picture_format(plot)
@@ -62,7 +62,7 @@ def run_parse(
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
     results.tell_cut(
-        printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings"
+        printer.cut, printer.lines, "sentences", system, ": their trees cover only the beginning"
     )
     printer.report("trees", "--max-length")
     # once -o has kept the trees, since the picture may be too large
@@ -73,7 +73,7 @@ def run_parse(
 
 
 def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree | None:
-    """The tree over the words, or over the first of them if only these were read; None for an empty line."""
+    """Returns the tree over the words, or over the first ones that the model read; None for an empty line."""
     if not one.src_tokens:
         return None
     tree, words, read = (
@@ -91,7 +91,7 @@ def run_linearize(files: tuple[Path, ...], source: Path, target: Path, tags: boo
     read = chain.from_iterable(read_penn("\n".join(read_lines(file)), str(file)) for file in files)
     count = 0
     if source.resolve() == target.resolve():
-        raise click.UsageError(f"--source and --target are both {source}: name two files")
+        raise click.UsageError(f"--source and --target are both {source}; name two different files")
     with results.output_file(source, files) as words, results.output_file(target, files) as trees:
         for tree in read:
             if (plain := tree.plain()) is not None:

@@ -1,4 +1,4 @@
-"""Constituency trees as figures, the root above and the words in a row below, and as lines of text."""
+"""Constituency trees as figures (root at the top, words in a row at the bottom) and as text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nmtkit.plots.fonts import printable
 from nmtkit.zoo.parsing.trees import Tree
 
 LETTER, GAP, STEP, MARGIN = 0.1, 0.16, 0.42, 0.25
-"""In inches: the width of a letter, the space between words, the height of a level, and that around a tree."""
+"""Inches: letter width, space between words, level height, and margin around a tree."""
 
 
 def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
-    """Writes a picture of some trees; NmtkitError if it would be too large to be read."""
+    """Writes a figure of trees; NmtkitError if it would be too large to read."""
     sizes = [(sum(map(_width, tree.leaves())), STEP * (_height(tree) + 1)) for tree in trees]
     width, height = (
         max(wide for wide, _ in sizes) + 2 * MARGIN,
@@ -40,7 +40,7 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
 def _draw(
     axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
 ) -> tuple[float, float]:
-    """Draws a part from `left` on, its words at the `bottom`; the middle of its root, and where it ends."""
+    """Draws a subtree from `left` on with words at the `bottom`; returns its root's middle and its end."""
     if tree.word is not None:
         middle, right = left + _width(tree) / 2, left + _width(tree)
         axes.text(
@@ -83,12 +83,12 @@ def _width(leaf: Tree) -> float:
 
 
 def _height(tree: Tree) -> int:
-    """The levels below its root."""
+    """Returns the number of levels below the root."""
     return 1 + max(map(_height, tree.children)) if tree.children else int(tree.has_tag)
 
 
 def tree_lines(tree: Tree) -> list[str]:
-    """The lines of a tree; the placeholder of a part of speech is not shown."""
+    """Returns the lines of a tree without part-of-speech placeholders."""
     if tree.word is not None:
         return [f"{tree.label} {tree.word}" if tree.has_tag else tree.word]
     lines: list[str] = []

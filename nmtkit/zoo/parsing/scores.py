@@ -1,20 +1,21 @@
 """Labelled brackets of constituency trees: precision, recall, F1 and exact match, as EVALB computes them.
 
-Black et al. 1991, "A Procedure for Quantitatively Comparing the Syntactic Coverage of English Grammars" (PARSEVAL),
-with what EVALB (Sekine and Collins 1997) is usually told:
+Black et al. 1991, "A Procedure for Quantitatively Comparing the Syntactic Coverage of English
+Grammars" (PARSEVAL), with the usual parameters of EVALB (Sekine and Collins 1997):
 
-* A bracket is a constituent with its label, its first and its last word. Words with their parts of speech are none.
-* The roots TOP and S1, and a root without a label, are not counted. Traces (-NONE-) are taken out, with what they leave
-  empty.
-* Words whose part of speech in the reference is one of , : `` '' . ? ! are taken out of both trees, by their place. A
-  constituent that has no other words is not counted.
-* Of a label what follows its first - or = is cut off: NP-SBJ is NP. PRT counts as ADVP.
+* A bracket is a constituent with its label, first word and last word. Words with parts of speech
+  are not brackets.
+* The roots TOP and S1, and a root without a label, are not counted. Traces (-NONE-) and
+  constituents that become empty are removed.
+* Words whose part of speech in the reference is one of , : `` '' . ? ! are removed from both trees
+  by position. A constituent without other words is not counted.
+* Labels are truncated at the first - or =: NP-SBJ becomes NP. PRT counts as ADVP.
 * Equal brackets of a tree match one each. Precision and recall are of the sums over all sentences; F1 is their harmonic
   mean. A match is exact if all brackets are matched, on both sides.
 
-EVALB leaves out sentences whose trees have other words. Here an output that is no tree, or has other words, has no
-brackets: it costs recall. Trees are in either form of `nmtkit.zoo.parsing.trees`. Of several references the one with
-the best F1 counts.
+EVALB skips sentences whose trees have different words. Here an output that is not a tree, or has
+other words, has no brackets, which lowers recall. Trees may be in either form of
+`nmtkit.zoo.parsing.trees`. With several references, the one with the best F1 counts.
 """
 
 from collections import Counter
@@ -73,7 +74,7 @@ def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, i
 
 @dataclass(frozen=True)
 class BracketMetric(ExampleMetric):
-    """One of the figures of EVALB, over all sentences."""
+    """An EVALB score over all sentences."""
 
     figure: str = "f1"
     """f1, precision, recall or exact."""

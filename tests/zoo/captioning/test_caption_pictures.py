@@ -62,7 +62,7 @@ def test_a_figure_grows_with_its_words(tmp_path: Path) -> None:
         with Image.open(path) as image:
             sizes.append(image.size)
     assert sizes[1] == pytest.approx(2 * np.array(sizes[0]), abs=1)
-    with pytest.raises(NmtkitError, match="in this size the words have room at"):
+    with pytest.raises(NmtkitError, match="at this figure size, words fit at"):
         draw_caption(
             RED, ["ring"], np.eye(6)[:1], (3, 2), path, FigureStyle(size=(2.0, None), font_size=20)
         )

@@ -181,7 +181,7 @@ def test_a_search_tells_of_all_regions_and_pictures_have_one_size() -> None:
         np.testing.assert_allclose(best.attention.sum(1), 1, atol=1e-6)
         np.testing.assert_allclose(best.attention, alone.attention, atol=1e-6)
     for wrong in ([*PIXELS, PIXELS[0][:4]], [one[:, :, :2] for one in PIXELS]):
-        with pytest.raises(DataError, match="reads pictures of one size"):
+        with pytest.raises(DataError, match="requires images of equal size"):
             model.encode(of_pictures(wrong))
 
 

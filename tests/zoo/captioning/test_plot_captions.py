@@ -46,10 +46,10 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
         else:
             with pytest.raises(
                 NmtkitError,
-                match=rf"the {shape[0]} regions that the model 'eyes' looks at fill no square",
+                match=rf"the {shape[0]} regions that model 'eyes' attends to do not form a square",
             ):
                 CaptionPicture.of(system, regions, given)
-    with pytest.raises(NmtkitError, match="looks at no grid of regions"):
+    with pytest.raises(NmtkitError, match="has no attention over a grid of regions"):
         CaptionPicture.of(system, rows, replace(caption, attention=None))
 
 

@@ -155,9 +155,9 @@ def test_what_the_model_holds_impossible_may_follow_where_nothing_else_does() ->
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(RecipeError, match="no brackets such as"):
+    with pytest.raises(RecipeError, match="lacks brackets such as"):
         BracketTokens.of_tokens(["<pad>", "<unk>", "<s>", "</s>", "the", "cat"], range(4, 6), [])
-    with pytest.raises(ValueError, match="how long a tree is"):
+    with pytest.raises(ValueError, match="determine a tree's length"):
         BeamConfig(rule="brackets", min_length=3)
     prefix: Tensor = torch.tensor([[4]])
     with pytest.raises(RecipeError, match="allows no shortlist, prefix and terms"):

@@ -43,14 +43,14 @@ def test_a_treebank_loses_traces_functions_and_outer_roots() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("(S (NP the cat))", "neither constituents nor a part of speech and one word"),
-        ("(S (NP (DT the)) cat)", "'cat' in place of a bracket"),
-        ("(S (NP (DT the))", "brackets that nothing closes"),
+        ("(S (NP the cat))", "neither constituents nor a part of speech with one word"),
+        ("(S (NP (DT the)) cat)", "'cat' instead of a bracket"),
+        ("(S (NP (DT the))", "unclosed brackets"),
         ("(S)", "neither constituents"),
         ("()", "neither constituents"),
-        ("(DT the)", "the word 'the' outside of any constituent"),
-        ("the cat", "'the' outside of any bracket"),
-        (f"{CAT} {CAT})", "')' outside of any bracket"),
+        ("(DT the)", "word 'the' outside any constituent"),
+        ("the cat", "'the' outside any bracket"),
+        (f"{CAT} {CAT})", "')' outside any bracket"),
         ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} brackets deep"),
     ],
 )
@@ -64,11 +64,11 @@ def test_what_is_no_penn_form_is_refused(text: str, fault: str) -> None:
     ("line", "fault"),
     [
         ("", "no tree"),
-        ("XX", "'XX' outside of any bracket"),
+        ("XX", "'XX' outside any bracket"),
         ("(S XX )NP", "')NP' closes (S"),
         ("(S (NP )NP XX )S", "')NP' closes an empty bracket"),
-        ("(S XX )S XX", "'XX' behind the end of the tree"),
-        ("(S (NP XX", "2 brackets that nothing closes"),
+        ("(S XX )S XX", "'XX' after the end of the tree"),
+        ("(S (NP XX", "2 unclosed brackets"),
         ("(S " * (MAX_DEPTH + 1), "brackets deep"),
     ],
 )

@@ -112,7 +112,7 @@ def test_trees_are_drawn(console: Command, tmp_path: Path) -> None:
         f">{word}<" in (tmp_path / "trees.svg").read_text() for word in ("woman", "(the)", "Nobody")
     )
     assert (
-        "--draw shows the best tree alone"
+        "--draw shows only the best tree"
         in refused(console("parse", "-m", "runs/parser", "--draw", "--json", stdin="a\n")).err
     )
 
@@ -123,7 +123,7 @@ def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(
     parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], f"{SENTENCES[0]}\n" * 9
     early = refused(
         console(*parse, "--plot", tmp_path / "tree.jpg", stdin=lines),
-        "'.jpg' is not a picture format",
+        "'.jpg' is not an image format",
     )
     assert "model runs/parser" not in early.err  # before anything is parsed
     with pytest.MonkeyPatch.context() as patch:
@@ -149,7 +149,7 @@ def test_the_search_of_a_tree_is_explained(console: Command) -> None:
 
 def test_what_no_tree_can_have_is_refused(console: Command) -> None:
     assert (
-        "how long a tree is"
+        "determine a tree's length"
         in refused(console("parse", "-m", "runs/parser", "--min-length", "3", stdin="a\n")).err
     )
 
@@ -176,7 +176,7 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
         "bank.words: name two files",
     )
     write_lines(bank, ["(S (NP"])
-    assert "bank.mrg: brackets that nothing closes" in refused(console(*common)).err
+    assert "bank.mrg: unclosed brackets" in refused(console(*common)).err
     assert lines_in(words) == ["the cat sleeps .", "oh"]  # as it was
 
 
