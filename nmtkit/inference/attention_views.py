@@ -18,7 +18,7 @@ from nmtkit.core.registry import Registry
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.text.alignments import SoftAlignment
 from nmtkit.data.text.features import Rows
-from nmtkit.data.text.files.lines import split_sentences
+from nmtkit.data.text.sentences import split_sentences
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, merge_to_words

@@ -15,8 +15,8 @@ from typing import ClassVar, overload
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import unspaced_class
+from nmtkit.data.text.sentences import split_sentences
 from nmtkit.inference.inputs import require_list
 from nmtkit.inference.numbers import missing_numbers
 from nmtkit.inference.requests import Request

@@ -16,7 +16,7 @@ from nmtkit.cli.commands.training import weights
 from nmtkit.convert.exporting import EXPORTS
 from nmtkit.convert.importing import READERS
 from nmtkit.data.text import alignments
-from nmtkit.data.text.files.lines import SENTENCE_RULES
+from nmtkit.data.text.sentences import SENTENCE_RULES
 from nmtkit.decoding.settings import MbrConfig
 from nmtkit.inference.loading.options import DecodingOptions, EngineChoice
 from nmtkit.layers.linear import PrecisionChoice

@@ -353,7 +353,7 @@ def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
     assert check.report.splits["train"].links == 1
-    assert "1.0 alignment links a pair" in check.report.line()
+    assert "1.0 alignment links a pair" in check.report.one_line_summary()
 
 
 # Batches.

@@ -50,7 +50,7 @@ def test_all_kinds_of_files_are_read(tmp_path: Path, text: str, name: str) -> No
     rows = by_token(vectors, known)
     # case counts, and the first "the"
     assert rows == {"▁house": pytest.approx([0.25, 3, 0.01]), "▁the": [1.5, -2, 0]}
-    assert vectors.in_file == 4
+    assert vectors.n_file_vectors == 4
     assert vectors.vectors.dtype == np.float32
 
 
@@ -134,7 +134,7 @@ def test_only_the_vocabularys_vectors_stay_in_memory(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (vectors.vectors == 0.25).all()
-    assert vectors.in_file == words
+    assert vectors.n_file_vectors == words
     assert peak < 200_000 < 4 * size * words / 5
 
 

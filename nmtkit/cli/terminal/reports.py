@@ -23,7 +23,7 @@ def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
 
 def show_report(report: DataReport) -> None:
     """Prints the report of preprocessing on stderr."""
-    tell(report.line())
+    tell(report.one_line_summary())
     faults = [
         (name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"
     ]

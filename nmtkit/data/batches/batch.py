@@ -1,7 +1,7 @@
-"""Batches of examples, and `Rows`: the one way to select, repeat and reorder whatever has one row per sentence.
+"""Batches of examples, and `Rows`, which selects, repeats and reorders everything that has one row per sentence.
 
-B examples, S source positions, T target positions, F numbers per row of features. N sentences of W words in a text that
-consists of several sentences. All texts are padded with PAD on the right.
+Shapes: B examples, S source positions, T target positions, F features per row. A text that consists of several
+sentences has N sentences of up to W words. All texts are padded with PAD on the right.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ R = TypeVar("R", bound="Rows")
 class Rows:
     """Tensors with the same rows along axis 0: sentences of a batch, or hypotheses of a search.
 
-    Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; the last two are shared by all rows.
+    Fields may be tensors, tuples of tensors, nested `Rows`, None or plain numbers; the last two are shared by all rows.
     """
 
     def select(self: R, index: Tensor | slice) -> R:
-        """Selects rows: by an index `(M,)`, int64, which may repeat rows, or by a slice, which gives views."""
+        """Selects rows: by an int64 index `(M,)`, which may repeat rows, or by a slice, which returns views."""
 
         def pick(tensor: Tensor) -> Tensor:
             if isinstance(index, slice):
@@ -42,7 +42,7 @@ class Rows:
         return self._changed(pick, lambda rows: rows.select(index))
 
     def put(self: R, index: Tensor, other: R) -> None:
-        """Writes the rows of `other` in place at the distinct indices `(M,)`."""
+        """Replaces, in place, the rows at the distinct indices `(M,)` by the rows of `other`."""
         assert is_dataclass(self)
         for field in fields(self):
             _put(getattr(self, field.name), getattr(other, field.name), index)
@@ -76,7 +76,7 @@ class Rows:
 
 @cache
 def _field_names(kind: type[Any]) -> list[str]:
-    """Returns the fields of a class; cached, because `dataclasses.fields` is slow."""
+    """Returns the names of a dataclass's fields; cached because `dataclasses.fields` is slow."""
     assert is_dataclass(kind)
     return [field.name for field in fields(kind) if field.init]
 
@@ -84,8 +84,8 @@ def _field_names(kind: type[Any]) -> list[str]:
 def _changed_value(
     value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]
 ) -> Any:
-    # Not a closure within `Rows._changed`: a recursive closure refers to itself, so all tensors that it refers to would
-    # stay in memory until Python's garbage collector looks for cycles.
+    # Not a closure in `Rows._changed`: a recursive closure is a reference cycle, which would keep all its tensors in
+    # memory until Python's garbage collector runs.
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
@@ -106,39 +106,39 @@ def _put(value: Any, other: Any, index: Tensor) -> None:
 
 
 ABSENT: Any = None
-"""Value of a field that a task does not have. Its type is Any, so that code of a task that has the field can use it
-without a check for None."""
+"""Value of fields that a task does not use. Its type is Any, so that code for tasks that use the field needs no check
+for None."""
 
 
 @dataclass(frozen=True)
 class CopySource(Rows):
-    """What a model can copy; the unknown words of an example have the extended ids V, V+1, ..."""
+    """Source words that a model can copy; unknown words of an example have the extended ids V, V+1, ..."""
 
     extended: Tensor
-    """Source ids `(B, S)` in the extended target vocabulary; without unknown words they equal the plain ids."""
+    """Source ids `(B, S)` in the extended target vocabulary."""
     n_oov: int = 0
-    """Largest number of unknown words of any example in the batch; X = V + n_oov."""
+    """Largest number of unknown words in an example of the batch; the extended vocabulary has size X = V + n_oov."""
 
 
 @dataclass(frozen=True)
 class Inputs(Rows):
-    """What a model reads of B examples: texts, or rows of features."""
+    """Model inputs for B examples: texts, or rows of features."""
 
     mask: Tensor
-    """`(B, S)`, bool: True at real positions."""
+    """`(B, S)`, bool: True at positions that are not padding."""
     lengths: Tensor
-    """`(B,)`, int64, including EOS; stays on the CPU, where packed sequences need it."""
+    """Lengths with EOS `(B,)`, int64; they stay on the CPU, where packed sequences need them."""
     ids: Tensor = ABSENT
-    """Ids of texts `(B, S)`, int64."""
+    """Token ids `(B, S)`, int64."""
     features: Tensor = ABSENT
     """Features `(B, S, F)`, float32."""
     segments: Tensor | None = None
-    """Segment of each position `(B, S)`, int64, from 0; None if a text has only one."""
+    """Segment number of each position `(B, S)`, int64, from 0; None if texts have only one segment."""
     sentences: Tensor | None = None
-    """Positions of the words of each sentence `(B, N, W)`, int64, counted from 1 and padded with 0; None if every text
-    is one sentence. EOS counts as a word only in a sentence that has no other."""
+    """Word positions in each sentence `(B, N, W)`, int64, counted from 1 and padded with 0; None if every text is one
+    sentence. EOS counts as a word only if the sentence has no other words."""
     copy: CopySource = ABSENT
-    """What can be copied."""
+    """Source words that can be copied."""
 
     @classmethod
     def of_texts(
@@ -150,7 +150,7 @@ class Inputs(Rows):
     ) -> "Inputs":
         """Makes inputs from the ids of each text, without EOS.
 
-        `extended` ids default to the plain ones. `width` is S; by default the longest text with EOS.
+        `extended` ids default to the plain ids. `width` is S; by default, the length of the longest text with EOS.
         """
         ids, mask = _padded(rows, width)
         sentences = _sentences(ids == EOS)
@@ -173,7 +173,7 @@ class Inputs(Rows):
     ) -> "Inputs":
         """Makes inputs from the features `(R, F)` of each example.
 
-        They become float32; bytes are scaled to 0..1. `width` is S; by default the largest number of rows, R.
+        Features are converted to float32; bytes are scaled to 0..1. `width` is S; by default, the largest R.
         """
         lengths = row_lengths(rows)  # (B,)
         if width is None:
@@ -182,7 +182,7 @@ class Inputs(Rows):
         mask = positions < lengths[:, None]  # (B, S)
         n_features = rows[0].shape[1]
         features = np.zeros((len(rows), width, n_features), dtype=np.float32)  # (B, S, F)
-        # A mask is filled example by example, from left to right: the order of the concatenated rows.
+        # A mask is filled in row-major order: example by example, as the rows are concatenated.
         features[mask] = np.concatenate(rows)
         if rows[0].dtype == np.uint8:
             features /= 255
@@ -195,20 +195,20 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class Targets(Rows):
-    """The texts that a model learns to write."""
+    """Texts that a model learns to write."""
 
     shifted: Tensor
-    """`(B, T)`: BOS, then the target; what the decoder reads."""
+    """Decoder inputs `(B, T)`: BOS, then the target."""
     ids: Tensor
-    """`(B, T)`: the target, then EOS; what the decoder predicts."""
+    """Ids that the decoder predicts `(B, T)`: the target, then EOS."""
     extended: Tensor
-    """`(B, T)`: `ids` in the extended vocabulary."""
+    """`ids` in the extended vocabulary `(B, T)`."""
     mask: Tensor
-    """`(B, T)`, bool: True at real positions."""
+    """`(B, T)`, bool: True at positions that are not padding."""
 
     @classmethod
     def of_texts(cls, rows: Sequences, extended: Sequences | None = None) -> "Targets":
-        """Makes targets from the ids of each text, without BOS and EOS; `extended` ids default to the plain ones."""
+        """Makes targets from the ids of each text, without BOS and EOS; `extended` ids default to the plain ids."""
         ids, mask = _padded(rows)
         shifted = np.full_like(ids, PAD)  # (B, T)
         shifted[:, 0] = BOS
@@ -228,32 +228,32 @@ class Targets(Rows):
 
 
 NEW_WORD = -1
-"""In a prefix: any token that begins a word, or the end."""
+"""In a prefix, stands for any token that begins a word, or for the end of the text."""
 
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """A batch of B examples. Texts end in EOS; fields that a task does not have are `ABSENT`."""
+    """A batch of B examples. Texts end with EOS; fields that a task does not use are `ABSENT`."""
 
     inputs: Inputs = ABSENT
-    """What the model reads."""
+    """Texts or features that the model reads."""
     targets: Targets = ABSENT
-    """What the model writes."""
+    """Texts that the model writes."""
     labels: Tensor = ABSENT
-    """Labels of examples `(B,)`, of positions `(B, S)`, or as an objective makes them `(B, *)`; -1 means no label."""
+    """Labels of examples `(B,)`, of positions `(B, S)`, or in the shape `(B, *)` of an objective; -1 means no label."""
     alignment: Tensor | None = None
-    """`(B, T, S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
+    """Links between target and source tokens `(B, T, S)`, bool; None without an alignment."""
     prefix: Tensor | None = None
-    """Forced beginnings of translations: extended ids `(B, P)`, padded with PAD on the right. The last id may be
-    followed by NEW_WORD."""
+    """Forced beginnings of the translations: extended ids `(B, P)`, padded with PAD on the right. NEW_WORD may follow
+    the last id."""
     prompt: Tensor | None = None
     """Texts that a search continues: ids `(B, P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
-    """Terms that translations must contain or avoid; `nmtkit.decoding.constraints.Constraints`."""
+    """Terms that translations must contain or avoid; see `nmtkit.decoding.constraints.Constraints`."""
     soft: Tensor | None = None
-    """`(B,)`, bool: examples whose attention is soft while a hard attention is trained, so no position is sampled."""
+    """Examples whose attention is soft, without sampled positions, while hard attention is trained `(B,)`, bool."""
     extras: tuple[Rows, ...] = ()
-    """What objectives add for their losses or their models, each in its own class."""
+    """Data that objectives add for their losses or models, each in a class of its own."""
 
     @property
     def size(self) -> int:
@@ -262,7 +262,7 @@ class Batch(Rows):
 
     @property
     def lengths(self) -> Tensor:
-        """Number of positions that the model reads of each example `(B,)`, including EOS; 0 without inputs."""
+        """Number of input positions of each example `(B,)`, including EOS; 0 without inputs."""
         if self.inputs is ABSENT:
             return torch.zeros(self.size, dtype=torch.long)  # (B,)
         return self.inputs.lengths
@@ -273,15 +273,15 @@ class Batch(Rows):
         return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
 
     def extra(self, kind: type[R]) -> R | None:
-        """Returns what an objective has added in this class, or None."""
+        """Returns the item of this class in `extras`, or None."""
         return next((rows for rows in self.extras if isinstance(rows, kind)), None)
 
     def with_extra(self, rows: Rows) -> "Batch":
-        """Returns the batch with something added to `extras`."""
+        """Returns the batch with `rows` added to `extras`."""
         return replace(self, extras=(*self.extras, rows))
 
     def halves(self) -> list["Batch"]:
-        """Returns the first and the second half as views; a batch of one example stays whole."""
+        """Returns the first and the second half as views; a batch of one example is not split."""
         middle = self.size // 2
         if middle == 0:
             return [self]
@@ -291,16 +291,15 @@ class Batch(Rows):
 
     @property
     def loss_mask(self) -> Tensor:
-        """True where something is to be predicted: at positions of targets `(B, T)`, or in the shape of `labels`."""
+        """True where the model predicts something: target positions `(B, T)`, or labels, in the shape of `labels`."""
         if self.has_targets:
             return self.targets.mask
         return self.labels >= 0
 
     def loss_targets(self, extended: bool = False) -> Tensor:
-        """Returns what is to be predicted, in the shape of `loss_mask`: ids of the targets, or labels.
+        """Returns the ids to predict, target ids or labels, in the shape of `loss_mask`.
 
-        Args:
-            extended: Returns the ids of targets in the extended vocabulary, for models that copy.
+        With `extended`, target ids are in the extended vocabulary, for models that copy.
         """
         if not self.has_targets:
             return self.labels
@@ -310,25 +309,25 @@ class Batch(Rows):
 
     @property
     def has_targets(self) -> bool:
-        """Whether there are targets."""
+        """Whether the model writes texts."""
         return self.targets is not ABSENT
 
     @property
     def n_tokens(self) -> int:
-        """Number of predictions: target tokens with EOS, or labels; 0 if there are neither."""
+        """Number of predictions: target tokens with EOS, or labels; 0 without either."""
         if not self.has_targets and self.labels is ABSENT:
             return 0
         return int(self.loss_mask.sum())
 
     @property
     def n_oov(self) -> int:
-        """X - V: largest number of unknown words that an example can copy."""
+        """Largest number of unknown words that an example can copy, X - V."""
         if self.inputs is ABSENT or self.inputs.copy is ABSENT:
             return 0
         return self.inputs.copy.n_oov
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Sends the batch to a device, except the lengths."""
+        """Sends the batch to a device, except for the input lengths."""
         moved = super().to(device)
         if self.inputs is ABSENT:
             return moved
@@ -341,7 +340,7 @@ def _padded(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Appends EOS to each text and pads with PAD; returns ids and mask `(B, S)`.
 
-    `width` is S; by default the longest text with EOS.
+    `width` is S; by default, the length of the longest text with EOS.
     """
     lengths = row_lengths(rows)  # (B,), without EOS
     if width is None:
@@ -351,24 +350,22 @@ def _padded(
     is_token = positions < lengths[:, None]  # (B, S), without EOS
     ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, S)
     ids[np.arange(len(rows)), lengths] = EOS
-    # A mask is filled row by row, from left to right: the order of the concatenated rows. So no loop over tokens is
-    # needed.
+    # A mask is filled in row-major order: text by text, as the rows are concatenated.
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     ids[is_token] = np.concatenate(arrays)
     return ids, mask
 
 
 def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
-    """Returns `Inputs.sentences` of texts whose sentences end where `ends` `(B, S)` is True.
+    """Returns `Inputs.sentences` for texts whose sentences end where `ends` `(B, S)` is True.
 
-    None if every text is one sentence. M below is the number of sentences in all texts.
+    Returns None if every text is one sentence. M below is the number of sentences in all texts.
     """
-    text, end = np.nonzero(
-        ends
-    )  # (M,) each: the text of a sentence and the position of its EOS, in reading order
+    # Text of each sentence and position of its EOS, in reading order.
+    text, end = np.nonzero(ends)  # (M,) each
     if len(text) == len(ends):
         return None
-    # `text` is sorted, so the search gives the index of the first sentence of the same text.
+    # `text` is sorted, so the search finds the index of the first sentence in the same text.
     first_sentence = np.searchsorted(text, text)  # (M,)
     number = np.arange(len(text)) - first_sentence  # (M,): number of the sentence in its text
     previous_end = np.roll(end, 1)  # (M,)
@@ -394,19 +391,19 @@ def collate(
     features: Sequence[npt.NDArray[np.floating[Any]]] | None = None,
     labels: Sequence[Numbers] | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU from the ids of each example, without BOS and EOS, or from its features.
+    """Makes a batch on the CPU from each example's ids, without BOS and EOS, or from its features.
 
     Args:
         src: Source ids of each example; None to read `features` instead.
         tgt: Target ids.
-        src_extended: Source ids in the extended vocabulary; by default the plain ones.
-        tgt_extended: Target ids in the extended vocabulary; by default the plain ones.
-        n_oov: Largest number of unknown words of an example.
-        alignment: Links between the tokens of each example, as one flat row: source position, target position, source
+        src_extended: Source ids in the extended vocabulary; by default, the plain ids.
+        tgt_extended: Target ids in the extended vocabulary; by default, the plain ids.
+        n_oov: Largest number of unknown words in an example.
+        alignment: Links between the tokens of each example as a flat row: source position, target position, source
             position, ...
-        width: S; by default that of the longest source.
+        width: S; by default, the length of the longest source.
         features: Features `(R, F)` of each example.
-        labels: Labels of each example: a row with a label for each source token, or `(1, 1)`, one for the example.
+        labels: Labels of each example: a row with one label per source token, or the example's label as `(1, 1)`.
     """
     inputs: Inputs = ABSENT
     targets: Targets = ABSENT
@@ -427,7 +424,7 @@ def collate(
 
 
 def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
-    """Returns labels `(B,)` of examples, or `(B, S)` of positions, with S = `width` and -1 where there is none."""
+    """Returns labels of examples `(B,)`, or of positions `(B, S)`, where S is `width` and -1 means no label."""
     if labels[0].ndim == 2:
         example_labels = np.concatenate(labels)[:, 0]  # (B,)
         return torch.from_numpy(example_labels.astype(np.int64))
@@ -438,10 +435,10 @@ def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
 
 
 def _link_table(alignment: Sequences, tgt_width: int, src_width: int) -> Tensor:
-    """Returns the links of all examples as a table `(B, T, S)`, True where tokens are linked; L links in all."""
+    """Returns a table `(B, T, S)` that is True where tokens are linked. L is the number of links in all examples."""
     size = len(alignment)
     n_links = row_lengths(alignment) // 2  # (B,)
-    examples = np.repeat(np.arange(size), n_links)  # (L,): the example of each link
+    examples = np.repeat(np.arange(size), n_links)  # (L,): example of each link
     arrays = [np.asarray(row, dtype=np.int64) for row in alignment]
     links = np.concatenate(arrays).reshape(-1, 2)  # (L, 2)
     src_positions = links[:, 0]  # (L,)

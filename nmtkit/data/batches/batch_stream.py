@@ -1,4 +1,4 @@
-"""Batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
+"""Batches of similarly long examples from a stored split, in an order that depends only on seed and epoch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -15,14 +15,14 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
-"""Maximum number of tokens of a source and of a target, without EOS; longer texts are truncated."""
+"""Maximum numbers of tokens in a source and in a target, without EOS; longer texts are truncated."""
 Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
-"""Makes the batch that a denoising objective reads. Everything random is drawn from the generator, which is on the
-CPU."""
+"""Makes the batch that the model reads under a denoising objective. All randomness comes from the generator, a CPU
+generator."""
 
 if TYPE_CHECKING:
     BatchTokens = int
-else:  # "auto" has been replaced by a number when batches are made, so the type checker may ignore it
+else:  # "auto" is replaced by a number before batches are made, so the type checker may ignore it
     BatchTokens = Literal["auto"] | int
 
 
@@ -30,29 +30,29 @@ class BatchConfig(Settings):
     """How training examples are batched."""
 
     batch_tokens: BatchTokens = 4096
-    """Maximum number of padded tokens on the longer side of a batch: sentences x longest sentence (with EOS). A longer
-    sentence is a batch by itself. auto: as many as fit into memory, up to 65,536 and a 32nd of the text; found by trial
-    when a training starts."""
+    """Maximum number of tokens, with padding, on the longer side of a batch: sentences x longest sentence (with EOS). A
+    longer sentence is a batch by itself. auto: as many as fit into memory, but at most 65,536 and 1/32 of the text;
+    found by trial when training starts."""
     batch_size: int | None = Field(default=None, ge=1)
-    """Maximum number of sentences in a batch; default: no limit."""
+    """Maximum number of sentences in a batch. Default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
-    """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
-    has less padding; it should hold many batches."""
+    """Number of randomly drawn sentences that are sorted by length and cut into batches, which are then shuffled. A
+    larger window needs less padding; it should contain many batches."""
     group: int = Field(default=1, ge=1)
-    """Shuffle groups of this many batches of similar length instead of single batches. With a multiple of the batches
-    that all processes take at a time, no process waits for another one that has longer sentences. The sentences of an
-    update then have similar lengths too."""
+    """Number of batches of similar length that stay together when batches are shuffled. If this is a multiple of the
+    number of batches that all processes take at a time, no process waits for another with longer sentences; the
+    sentences of an update then have similar lengths, too."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
-    """An epoch with more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
-    8,192 neighbours are put in random order, and the examples of as many blocks as hold this number are shuffled
-    together."""
+    """Maximum number of examples that are shuffled together, so that memory does not grow with the corpus. If an epoch
+    has more, blocks of 8,192 neighbouring examples are put in random order, and the examples of several blocks are
+    shuffled together."""
     block_tokens: int | None = Field(default=None, ge=1)
-    """Cut running text into blocks of this many tokens, without padding, for a task whose only column is `tgt`. A batch
-    has batch_tokens // block_tokens blocks. A document is a line; it is stored whole, whatever `data.max_length` is,
-    and ends with EOS. Validation reads such blocks too. Default: a line is an example."""
+    """Number of tokens in a block of running text, without padding, for tasks whose only column is `tgt`. A batch has
+    batch_tokens // block_tokens blocks. Each line is a document, which is not truncated to `data.max_length` and ends
+    with EOS. Validation reads such blocks, too. Default: no blocks; each line is an example."""
     across_documents: bool = True
-    """A block that reaches the end of a document continues with the next one. false: the end of a document is a shorter
-    block."""
+    """Continue a block that reaches the end of a document with the next document. false: the last block of a document
+    is shorter."""
 
     @field_validator("batch_tokens", mode="before")
     @classmethod
@@ -73,22 +73,22 @@ class BatchConfig(Settings):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the size is still to be determined."""
+        """Whether the batch size is still to be determined."""
         return isinstance(self.batch_tokens, str)
 
 
 def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) -> list[slice]:
-    """Cuts sentences with these widths `(n,)` into batches, in their order.
+    """Cuts consecutive sentences with these widths `(n,)` into batches.
 
-    Rows x columns of a batch are within the budget, and it has at most `max_size` rows. A sentence that is wider than
-    the budget is a batch by itself.
+    The number of cells of a batch, rows x columns, is within the budget, and a batch has at most `max_size` rows. A
+    sentence that is wider than the budget is a batch by itself.
     """
     slices = []
     start = 0
     while start < len(widths):
         # A batch is at least as wide as its first sentence, so it cannot have more than `max_rows` rows.
         max_rows = max(1, budget // int(widths[start]))
-        # Width of the first 1, 2, ... rows.
+        # Width of a batch of the first 1, 2, ... rows.
         columns = np.maximum.accumulate(widths[start : start + max_rows])  # (m,)
         cells = columns * np.arange(1, len(columns) + 1)  # (m,), ascending
         size = max(1, int(np.count_nonzero(cells <= budget)))
@@ -100,13 +100,13 @@ def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) ->
 
 
 def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
+    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches; returns the indices in each.
 
-    The number of batches is a multiple of `config.group` (if there are enough sentences): the largest batches are
-    halved until the last group is full.
+    If there are enough sentences, the largest batches are halved until the number of batches is a multiple of
+    `config.group`.
     """
-    # Sorted by target length first. Sources ascend for even target lengths and descend for odd ones, so that where one
-    # target length ends and the next begins, neighbours are similar on both sides.
+    # Target length is the primary key. Source lengths ascend for even target lengths and descend for odd ones, so that
+    # neighbours have similar sources even where the target length changes.
     src_keys = np.where(tgt % 2 == 0, src, -src)  # (n,)
     order = np.lexsort((src_keys, tgt))  # (n,); the last key of `lexsort` is the primary one
     widths = np.maximum(src, tgt)[order].astype(np.int64)  # (n,)
@@ -125,10 +125,10 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
 def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Cuts sentences of these lengths, with EOS, into batches of similar length; returns the row numbers of each.
+    """Cuts sentences of these lengths, with EOS, into batches of similar length; returns the indices in each.
 
-    A sentence longer than the budget is a batch by itself. The longest come first, so that a budget that is too large
-    for the memory fails at once.
+    A sentence longer than `batch_tokens` is a batch by itself. The longest sentences come first, so that running out of
+    memory happens at once.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -142,15 +142,15 @@ def load(
     limits: LengthLimits | None,
     sampled: Mapping[str, Sequence[Any]] | None = None,
 ) -> Batch:
-    """Returns the batch of the examples with these numbers, truncated to the limits.
+    """Returns a batch of the examples with these numbers, truncated to the limits.
 
-    A target word that only the removed end of a source contains becomes UNK, because it can no longer be copied.
+    Unknown target words that occur only in the truncated part of the source become UNK: they can no longer be copied.
 
     Args:
         store: The split.
-        numbers: Examples, `(B,)`.
-        limits: Maximum lengths; None does not truncate.
-        sampled: Ids of each example by column, which replace the stored ones.
+        numbers: Numbers of the examples, `(B,)`.
+        limits: Maximum lengths; None for no truncation.
+        sampled: Ids of each example by column, which replace the stored ids.
     """
     rows = numbers.tolist()
     src_limit: int | None = None
@@ -169,8 +169,8 @@ def load(
     tgt_extended = column("tgt_extended", tgt_limit)
     n_oov = 0
     if src_extended is not None:
-        # Unknown words are numbered in the order of their first occurrence, so a truncated source has the first ones.
-        # All ids below its end can be copied.
+        # Unknown words are numbered in the order of their first occurrence, so those that remain in a truncated source
+        # have the smallest ids. All ids below the `end` of a source can be copied from it.
         largest_ids = [int(row.max(initial=0)) for row in src_extended]
         ends = [max(store.tgt_size, largest + 1) for largest in largest_ids]
         n_oov = max(ends) - store.tgt_size
@@ -193,7 +193,7 @@ def load(
 
 
 def _links_within(row: Numbers, limits: LengthLimits) -> Numbers:
-    """Returns the links of one example, as a flat row, whose tokens are both within the limits."""
+    """Returns the links of one example, a flat row, without those whose tokens are truncated."""
     links = row.reshape(-1, 2)  # (L, 2)
     is_within = (links < np.array(limits)).all(axis=1)  # (L,)
     return links[is_within].ravel()
@@ -205,9 +205,9 @@ def widths(
     numbers: Numbers,
     sampled: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Numbers, Numbers]:
-    """Returns the widths, with EOS, of the sources (or features) and of the targets of these examples.
+    """Returns the widths of these examples' sources (or features) and of their targets, with EOS, `(n,)` each.
 
-    Both are `(n,)`; 0 for a column that the store does not have. `sampled` is as in `load`.
+    The width of a column that the store does not have is 0. `sampled` is as in `load`.
     """
     src = "src" if store.has("src") else "features"
     src_widths = _column_widths(store, src, numbers, sampled)
@@ -232,7 +232,7 @@ def _column_widths(
 
 
 def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
-    """Returns the batch that the model reads; everything random depends on the seeds only."""
+    """Returns the batch that the model reads; all randomness depends only on the seeds."""
     if corrupt is None:
         return batch
     mixed_seeds = np.random.SeedSequence(seeds)
@@ -245,9 +245,9 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
 def widest_batch(
     store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None
 ) -> Batch:
-    """Returns a batch of the longest examples with at most `batch_tokens` padded tokens.
+    """Returns a batch of the longest examples with at most `batch_tokens` tokens, including padding.
 
-    If the corpus is too small, examples are repeated.
+    Examples are repeated if the corpus is too small.
     """
     numbers = np.arange(len(store))
     src_widths, tgt_widths = widths(store, limits, numbers)
@@ -266,10 +266,10 @@ def sorted_batches(
     limits: LengthLimits | None = None,
     corrupt: Corruption | None = None,
 ) -> Iterator[Batch]:
-    """Yields all examples of a store once, sorted by length, in a fixed order (for a validation loss).
+    """Yields all examples of a store once, sorted by length, in a fixed order, as for the validation loss.
 
-    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
-    in the same way every time.
+    `batch_tokens` limits the tokens on the longer side, including padding; without `limits` nothing is truncated.
+    Batches are corrupted in the same way every time.
     """
     numbers = np.arange(len(store))
     src_widths, tgt_widths = widths(store, limits, numbers)
@@ -279,30 +279,31 @@ def sorted_batches(
 
 
 class EpochPart(NamedTuple):
-    """A part of an epoch, prepared to be cut into windows."""
+    """A part of an epoch, ready to be cut into windows."""
 
     context: Any
-    """What `_batches_of_window` needs besides the items."""
+    """Data that `_batches_of_window` needs besides the items."""
     items: Numbers
-    """What is cut into windows: examples, or blocks of running text."""
+    """Items to be cut into windows: numbers of examples, or of blocks of running text."""
     length: int
-    """How far the part advances the position in `BatchStream.state`."""
+    """Amount by which the part advances the position in `BatchStream.state`."""
 
 
 class BatchStream(Iterator[Batch]):
-    """Endless training batches: the corpus in a new random order each epoch.
+    """An endless stream of training batches, with the corpus in a new random order in each epoch.
 
-    The order depends on `seed` and epoch only. Several processes share this single sequence, which runs through the
-    epochs: each process makes its share of the batches and skips the rest.
+    The order depends only on `seed` and epoch. All processes of a run share this single sequence of batches: each
+    process loads its share of the batches and skips the rest.
 
-    With weights an epoch has the examples of each file as often as its weight; for a fractional weight `seed` and
-    epoch choose the examples. `corrupt` is seeded by (seed, epoch, number of the batch). Memory: see `EpochOrder`.
+    If there are weights, an epoch contains the examples of each file as often as its weight; for a fractional weight,
+    `seed` and epoch choose the examples. `corrupt` is seeded by (seed, epoch, number of the batch). For the memory, see
+    `EpochOrder`.
 
-    A batch is planned before it is loaded: its `members` are what `_load` needs, here the numbers of its examples.
+    A batch is planned before it is loaded: its `members` are the data that `_load` needs, here the example numbers.
     """
 
     _resamples_segmentation = False
-    """Whether a window is tokenized when its turn comes; then nothing in it may depend on the windows before it."""
+    """Whether a window is tokenized only when its turn comes; if so, it must not depend on the windows before it."""
 
     def __init__(
         self,
@@ -323,20 +324,21 @@ class BatchStream(Iterator[Batch]):
 
     @property
     def identity(self) -> str:
-        """A hash of the examples and their order in the store, which tells whether a `state()` is still valid."""
+        """A hash of the stored examples and their order; a `state()` is valid only for the same identity."""
         if len(self._order) == 1:
             return self._store.identity
         return f"{self._store.identity} in parts of {self._config.shuffle_window}"
 
     def state(self) -> dict[str, Any]:
-        """Returns the position in the stream, for `restore`; it is the same in all processes of a run."""
+        """Returns the position in the stream for `restore`; equal in all processes of a run."""
         return {"epoch": self.epoch, "examples": self._position, "data": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state()`: the next batch is the one that would have come.
+        """Continues from a `state()`: the next batch is the one that would have come next.
 
-        With other batch sizes the epoch continues after the same number of examples, up to the size of a batch. With
-        other data it starts again. Raises a CheckpointError if the epoch has fewer examples than the state.
+        If batch sizes have changed, the epoch continues after about the same number of examples, up to one batch. If
+        the data have changed, the epoch starts again. Raises a CheckpointError if the epoch has fewer examples than the
+        state.
         """
         epoch = state["epoch"]
         position = state["examples"]
@@ -352,7 +354,7 @@ class BatchStream(Iterator[Batch]):
                 raise CheckpointError(
                     "the data have changed since the checkpoint was saved: an epoch has fewer examples now"
                 )
-            # the rest of the epoch was smaller than a batch of the new size
+            # The rest of the epoch was smaller than a batch of the new size.
             if self.epoch != epoch:
                 break
 
@@ -369,11 +371,11 @@ class BatchStream(Iterator[Batch]):
         return load(self._store, members, self._limits)
 
     def _start_epoch(self, epoch: int, skipped: int = 0) -> None:
-        """Moves to the beginning of an epoch, or of the part of it that contains the position `skipped`."""
+        """Moves to the beginning of an epoch, or of the part or window that contains position `skipped`."""
         self.epoch = epoch
-        """The epoch of the next batch, from 0."""
+        """Epoch of the next batch, counted from 0."""
         self._position = 0
-        """Examples of the epoch before the next batch, as `_length` counts them."""
+        """Amount of the epoch before the next batch, as measured by `_length`."""
         sizes = [len(self._store)]
         if self._weights:
             sizes = self._store.by_file
@@ -386,10 +388,10 @@ class BatchStream(Iterator[Batch]):
         )
         self._batches = self._batches_of_epoch(skipped)
         self._next_batch = next(self._batches)
-        """Number in the epoch and members of the next batch."""
+        """The next batch: its number in the epoch and its members."""
 
     def _take(self) -> tuple[int, int, Any]:
-        """Moves on by one batch of the common sequence; returns its epoch, its number in the epoch and its members."""
+        """Moves on by one batch; returns its epoch, its number in the epoch and its members."""
         epoch = self.epoch
         number, members = self._next_batch
         following = next(self._batches, None)
@@ -401,9 +403,9 @@ class BatchStream(Iterator[Batch]):
         return epoch, number, members
 
     def _batches_of_epoch(self, skipped: int) -> Iterator[tuple[int, Any]]:
-        """Yields number and members of each batch of the epoch.
+        """Yields number and members of each batch in the epoch.
 
-        Parts that end within the first `skipped` examples are passed over.
+        Omits the parts (with `_resamples_segmentation` also the windows) that end within the first `skipped` examples.
         """
         last_part = len(self._order) - 1
         for part in range(len(self._order)):
@@ -413,18 +415,17 @@ class BatchStream(Iterator[Batch]):
             if part < last_part and self._position + length <= skipped:
                 self._position += length
                 continue
-            # so batches are numbered without counting those of earlier parts
+            # Batches can be numbered without counting those of earlier parts.
             first_number = part << 32
             number = first_number
             begin = 0
             n_windows = max(1, -(-len(items) // self._config.sort_window))  # rounded up
             for window in np.array_split(items, n_windows):
-                # A window is sorted, and perhaps tokenized, only when its turn comes.
                 end = begin + len(window)
                 window_rng = rng
                 if self._resamples_segmentation:
-                    # Number and generator of a window do not depend on the windows before it, so these can be passed
-                    # over without being tokenized.
+                    # First batch number and generator of a window do not depend on earlier windows, so windows can be
+                    # omitted without being tokenized.
                     number = first_number + begin
                     window_rng = rng.spawn(1)[0]
                     if end < len(items) and self._position + len(window) <= skipped:
@@ -442,20 +443,20 @@ class BatchStream(Iterator[Batch]):
                         number += 1
 
     def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
-        """Prepares a part of an epoch, whose examples have this order."""
+        """Prepares a part of an epoch with the examples in this order."""
         return EpochPart(context=None, items=order, length=len(order))
 
     def _batches_of_window(
         self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator"
     ) -> list[Any]:
-        """Returns the members of each batch of a window, which starts at `begin` in the items of its part.
+        """Returns the members of each batch in a window, which starts at index `begin` of its part's items.
 
-        Everything random in the window is drawn from `rng`.
+        All randomness in the window comes from `rng`.
         """
         src_widths, tgt_widths = widths(self._store, self._limits, window)
         batches = length_batches(src_widths, tgt_widths, self._config)
         return [window[rows] for rows in batches]
 
     def _length(self, members: Any) -> int:
-        """Returns how far a batch advances the position in `state`: the number of its examples."""
+        """Returns the amount by which a batch advances the position in `state`: its number of examples."""
         return len(members)

@@ -1,4 +1,4 @@
-"""Checks, encodes and stores text, shard by shard; an interrupted run continues after its last shard."""
+"""Checks, encodes and stores text, shard by shard; an interrupted run continues after its last complete shard."""
 
 import json
 import math
@@ -30,29 +30,29 @@ from nmtkit.data.tokenizers.vocabulary import UNK, LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.words import token_links, token_spans
 
 SERIAL_CHARACTERS = 1 << 22
-"""Characters that are encoded before worker processes are started: as many as are encoded in the time of a start."""
+"""Number of characters to encode before starting worker processes; encoding them takes about as long as the start."""
 
 
 @dataclass(frozen=True)
 class TextChunk:
-    """The part of a block that is encoded, n examples: cheap to send to another process."""
+    """The n examples of a block that are encoded, without anything else, so that they are cheap to send to a worker."""
 
     lines: Lengths
-    """Line numbers, `(n,)`."""
+    """Line number of each example, `(n,)`."""
     texts: Mapping[str, Sequence[str]]
     """Texts by column."""
     columns: Mapping[str, Sequence[Any]]
-    """Those of "labels", "links", "src_words" and "tgt_words" that the block has."""
+    """Optional columns of the block: any of "labels", "links", "src_words" and "tgt_words"."""
     label_places: Sequence[str]
-    """Location of the labels of each example, for messages; empty without labels."""
+    """File and line number of each example's labels, for messages; empty without labels."""
     tags: Sequence[str] = ()
-    """The tags before each source; empty without tags."""
+    """Tags before each source; empty without tags."""
     languages: tuple[str, str] = ("", "")
-    """The languages of sources and targets, for the language tokens of an imported multilingual model."""
+    """Source and target language of all examples, for the language tokens of an imported multilingual model."""
 
     @classmethod
     def from_block(cls, block: Block, keep: Mask) -> "TextChunk":
-        """Selects the examples of a block where `keep`, `(n,)`, is True."""
+        """Selects the examples for which `keep`, `(rows of the block,)`, is True."""
         rows = np.flatnonzero(keep).tolist()
 
         def select(column: Sequence[Any]) -> Sequence[Any]:
@@ -76,7 +76,7 @@ class TextChunk:
             tags = [block.tags[file] for file in block.files[keep].tolist()]
         languages = ("", "")
         if block.languages and len(block):
-            # the whole block has the same languages
+            # All examples of a block have the same languages.
             languages = block.languages[int(block.files[0])]
         return cls(
             lines=block.lines[keep],
@@ -96,54 +96,57 @@ class TextChunk:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """n examples in the form in which they are stored."""
+    """n encoded examples, ready to be stored."""
 
     lengths: Mapping[str, Lengths]
-    """Tokens of each side before truncation, `(n,)`."""
+    """Number of tokens in each text before truncation, by side, `(n,)`."""
     unknown: Mapping[str, Lengths]
-    """Unknown tokens of each side after truncation, `(n,)`."""
+    """Number of unknown tokens in each text after truncation, by side, `(n,)`."""
     columns: Mapping[str, RaggedArray]
     """Columns of the store; see `nmtkit.data.batches.store`."""
 
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes the examples of one split; links are stored for train only."""
+    """Encodes the examples of one split. Links are stored only for train."""
 
     split: str
     tokenizers: Tokenizers
     config: DataConfig
     keep_text: bool = False
-    """Also store the text, for references and for tokenizers that sample."""
+    """Whether to store the text as well, for references and for tokenizers that sample."""
     copying: bool = False
-    """Also store extended ids, for models that copy."""
+    """Whether to store extended ids as well, for models that copy."""
     label_type: ColumnType | None = None
-    """Type of the column of labels."""
+    """Type of the label column: "label" for one label per example, "labels" for one per token."""
 
     @property
     def dtype(self) -> str:
-        """Data type of the ids."""
+        """Data type of all stored ids, including labels and link positions."""
         n_labels = 0 if self.tokenizers.labels is None else len(self.tokenizers.labels)
         sizes = [n_labels]
         for tokenizer in self.tokenizers.values():
             sizes.append(len(tokenizer.vocabulary))
         if len(self.tokenizers) > 1:
-            sizes += self.config.limits  # links are positions in the texts
-        # Extended ids exceed the vocabulary by up to the number of tokens in a source, so 16 bits may be too few.
+            sizes += self.config.limits  # a link consists of two positions in the texts
+        # Each size is one more than the largest id, so 16 bits suffice up to a size of 2^16. Extended ids exceed the
+        # vocabulary by up to the number of tokens in a source, so they always get 32 bits.
         if max(sizes) <= 1 << 16 and not self.copying:
             return "<u2"
         return "<i4"
 
     def limit(self, side: str) -> int | None:
-        """Returns the length to which a side ("src" or "tgt") is truncated; None without truncation."""
+        """Returns the length to which texts of a side, "src" or "tgt", are truncated; None without truncation."""
         if self.config.truncation is None:
             return None
         src_limit, tgt_limit = self.config.truncation
         return src_limit if side == "src" else tgt_limit
 
     def __call__(self, chunk: TextChunk) -> EncodedChunk:
-        """Returns the encoded examples; DataError for labels or links that do not fit the text."""
+        """Encodes a chunk; raises a DataError for labels or links that do not fit the text."""
         if any(chunk.languages):
+            # Call a copy of this encoder whose tokenizers have the chunk's languages; the chunk without languages
+            # does not enter this branch again.
             source, target = chunk.languages
             tokenizers = in_direction(self.tokenizers, source or None, target or None)
             encoder = replace(self, tokenizers=tokenizers)
@@ -177,39 +180,43 @@ class PairEncoder:
     def _labels(
         self, chunk: TextChunk, vocabulary: LabelVocabulary, src_lengths: Lengths | None
     ) -> RaggedArray:
-        """Returns the label ids of each example; DataError if one is unknown or their number is wrong.
+        """Returns the label ids of each example.
 
-        `src_lengths` `(n,)` are numbers of source tokens, each of which needs a label if the column's type is "labels".
+        Args:
+            chunk: the examples.
+            vocabulary: the labels of train.
+            src_lengths: number of tokens in each source, `(n,)`; None without sources.
+
+        Raises:
+            DataError: a label is unknown, or labels of tokens do not match the number of source tokens.
         """
+        has_label_per_token = self.label_type == "labels"
         rows: list[list[int]] = []
-        for number, line in enumerate(chunk.columns["labels"]):
-            place = chunk.label_places[number]
+        for row, line in enumerate(chunk.columns["labels"]):
+            place = chunk.label_places[row]
             labels = split_labels(line, self.label_type)
-            if (
-                src_lengths is not None
-                and self.label_type == "labels"
-                and len(labels) != src_lengths[number]
-            ):
+            if has_label_per_token and src_lengths is not None and len(labels) != src_lengths[row]:
                 raise DataError(
-                    f"{place}: {len(labels)} labels, but src has {src_lengths[number]} tokens there; write a label for "
+                    f"{place}: {len(labels)} labels, but src has {src_lengths[row]} tokens there; write a label for "
                     "each token, and set tokenizer.kind to whitespace, so that tokens are the words in the file"
                 )
             ids = vocabulary.encode(labels, place)
             rows.append(ids[: self.limit("src")])
         array = RaggedArray.from_rows(rows, self.dtype)
-        if self.label_type == "label":
-            # One label of an example is stored as a row of width 1, which distinguishes it from labels of tokens.
+        has_label_per_example = self.label_type == "label"
+        if has_label_per_example:
+            # An example's label is stored as a row of width 1, which distinguishes it from labels of tokens.
             return replace(array, flat=array.flat[:, None])
         return array
 
     def _tag_ids(self, chunk: TextChunk, side: str) -> list[list[int]]:
-        """Returns the ids of the tags before each source, in the vocabulary of a side."""
+        """Returns the ids of the tags before each source in one side's vocabulary; empty without tags."""
         vocabulary = self.tokenizers[side].vocabulary
         ids_by_tags = {tags: vocabulary.ids(tags.split()) for tags in {*chunk.tags}}
         return [ids_by_tags[tags] for tags in chunk.tags]
 
     def _extended(self, chunk: TextChunk) -> dict[str, RaggedArray]:
-        """Returns the columns of extended ids of both sides (See et al. 2017, section 2.2)."""
+        """Returns the columns of extended ids for both sides (See et al. 2017, section 2.2)."""
         vocabulary = self.tokenizers.tgt.vocabulary
         sources = chunk.texts["src"]
         targets = chunk.texts.get("tgt")
@@ -221,7 +228,7 @@ class PairEncoder:
         for number, (source, tags) in enumerate(zip(sources, tag_ids, strict=True)):
             src_tokens = self.tokenizers.src.tokens(source)
             if src_limit is not None:
-                # Unknown words of the part that is cut off cannot be copied and get no id.
+                # Unknown words in the truncated part cannot be copied and get no id.
                 src_tokens = src_tokens[: max(0, src_limit - len(tags))]
             src_ids, oov = vocabulary.extend(src_tokens)
             src_rows.append([*tags, *src_ids][:src_limit])
@@ -235,10 +242,10 @@ class PairEncoder:
         return columns
 
     def _alignment(self, chunk: TextChunk, lengths: Mapping[str, Lengths]) -> RaggedArray:
-        """Returns the links between the tokens of each example after truncation: source, target, source, ...
+        """Returns the links between tokens after truncation, as one flat row per example: source, target, source, ...
 
-        `lengths` are the tokens of each side before truncation, `(n,)`. DataError for a line whose tokens are not those
-        of its words, because its links would connect other tokens.
+        `lengths` has the number of tokens in each text before truncation, by side, `(n,)`. Raises a DataError if a line
+        is tokenized differently from its separate words, because links would then connect the wrong tokens.
         """
         spans = {}
         for side, texts in chunk.texts.items():
@@ -256,10 +263,10 @@ class PairEncoder:
             if chunk.tags:
                 n_tags = len(chunk.tags[number].split())
             if links:
-                for side, begin in (("src", n_tags), ("tgt", 0)):
+                for side, offset in (("src", n_tags), ("tgt", 0)):
                     ends = [end for _, end in spans[side][number]]
                     n_tokens = max(ends, default=0)
-                    if lengths[side][number] != begin + n_tokens:
+                    if lengths[side][number] != offset + n_tokens:
                         raise DataError(
                             f"{self.split}, {side}, line {chunk.lines[number]}: the tokenizer cuts it into other words "
                             "than those that the links count; separate its words with plain spaces"
@@ -267,17 +274,17 @@ class PairEncoder:
             row = []
             src_spans = spans["src"][number]
             tgt_spans = spans["tgt"][number]
-            for src, tgt in token_links(links, src_spans, tgt_spans):
-                src_position = n_tags + src
-                if src_position < src_limit and tgt < tgt_limit:
-                    row += [src_position, tgt]
+            for src_token, tgt_token in token_links(links, src_spans, tgt_spans):
+                src_position = n_tags + src_token
+                if src_position < src_limit and tgt_token < tgt_limit:
+                    row += [src_position, tgt_token]
             rows.append(row)
         return RaggedArray.from_rows(rows, self.dtype)
 
 
 @dataclass(frozen=True)
 class UncountedBlock:
-    """An encoded block that is not counted in the report yet."""
+    """An encoded block that has not been counted in the report yet."""
 
     block: Block
     decisions: FilterDecisions
@@ -285,15 +292,15 @@ class UncountedBlock:
     encoded: EncodedChunk
 
     def add_to_report(self, split: str, checker: PairChecker) -> Mask:
-        """Counts the block in the checker's report; returns whether each example of the chunk is kept, `(n,)`."""
+        """Counts the block in the checker's report; returns which examples of the chunk are kept, `(n,)`."""
         encoded = self.encoded
-        report = checker.count(split, self.decisions)
         columns = encoded.columns
-        is_kept = checker.lengths(split, self.chunk.lines, encoded.lengths)  # (n,)
+        report = checker.add_to_report(split, self.decisions)
+        is_kept = checker.filter_by_length(split, self.chunk.lines, encoded.lengths)  # (n,)
         report.kept += int(is_kept.sum())
         for side, unknown in encoded.unknown.items():
             stored_lengths = columns[side].counts[is_kept]  # (kept,)
-            report.count(side, stored_lengths, unknown[is_kept])
+            report.add_tokens(side, stored_lengths, unknown[is_kept])
         if "alignment" in columns:
             n_positions = int(columns["alignment"].counts[is_kept].sum())
             report.links = (report.links or 0) + n_positions // 2
@@ -303,12 +310,12 @@ class UncountedBlock:
 def encode_blocks(
     blocks: Iterable[Block], encoder: PairEncoder, checker: PairChecker, processes: int = 1
 ) -> Generator[UncountedBlock, None, None]:
-    """Checks and encodes the blocks of a split, in order; close the generator if it is not read to its end.
+    """Checks and encodes the blocks of a split, in order. Close the generator if you do not exhaust it.
 
-    A block enters the report through `UncountedBlock.add_to_report`. The result does not depend on the number of
+    The caller counts each block with `UncountedBlock.add_to_report`. The result does not depend on the number of
     processes.
     """
-    # Chunks are read ahead of the results, so the blocks that belong to them wait in a queue.
+    # Chunks are read ahead of the results, so their blocks wait in a queue.
     checked: deque[tuple[Block, FilterDecisions, TextChunk]] = deque()
 
     def chunks() -> Iterator[TextChunk]:
@@ -323,7 +330,7 @@ def encode_blocks(
         items=chunks(),
         processes=processes,
         size=lambda chunk: chunk.size,
-        alone=SERIAL_CHARACTERS,
+        serial_size=SERIAL_CHARACTERS,
         option="preprocess --workers",
     )
     with closing(encoded_chunks):
@@ -333,7 +340,7 @@ def encode_blocks(
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
-    """Returns a hash of the settings and of path, size and time of the input files; DataError if one is missing."""
+    """Returns a hash of the settings and of each input file's path, size and time; DataError if a file is missing."""
     files = []
     try:
         for path in paths:
@@ -347,36 +354,38 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
 
 @dataclass
 class PreprocessingProgress:
-    """The progress of preprocessing in shards of train; the other splits are encoded again after an interruption.
+    """The complete shards of train, saved in a file so that interrupted preprocessing can continue after them.
 
-    Its file exists from the moment when the tokenizer is ready until everything is stored.
+    The other splits are encoded again. The file exists from the moment when the tokenizer is ready until everything is
+    stored.
     """
 
     path: Path
     fingerprint: str
     tokenizer: Mapping[str, str | int]
-    """Facts about the tokenizer, from the report."""
+    """`DataReport.tokenizer`."""
     shards: int = 0
-    """Complete shards of train, which hold the first `read` pairs."""
+    """Number of complete shards of train."""
     read: int = 0
+    """Number of pairs read for these shards."""
     report: Mapping[str, Any] | None = None
-    """The report of train so far."""
+    """The report on these pairs, a `SplitReport` as a dictionary."""
 
     def complete_shard(self, shards: int, report: SplitReport) -> None:
-        """Records that `shards` shards are complete, and saves."""
+        """Records that the first `shards` shards are complete, and saves the file."""
         self.shards = shards
         self.read = report.read
         self.report = asdict(report)
         self.save()
 
     def save(self) -> None:
-        """Writes the file."""
+        """Writes the progress to its file."""
         content = {key: value for key, value in vars(self).items() if key != "path"}
         write_json(self.path, content, durable=True)
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":
-        """Returns the progress of an interrupted preprocessing with that fingerprint, or None."""
+        """Returns the progress of an interrupted run with that fingerprint, or None."""
         try:
             content = parse_json(path.read_bytes(), path.name)
             progress = cls(path, **content)
@@ -401,13 +410,14 @@ def encode_split(
 ) -> int:
     """Checks, encodes and stores the blocks of one split in bounded memory; returns the number of stored examples.
 
-    The same checker reads all splits, train first; it drops pairs of train and fills its report. Complete shards are
-    recorded in `progress`, and those that it already records are skipped.
+    Pass the same checker for all splits, train first; it decides which pairs to drop and fills the report. Complete
+    shards are recorded in `progress`; shards that it already contains are skipped.
     """
     name = encoder.split
     tokenizers = encoder.tokenizers
     if progress is not None and progress.report is not None:
         blocks = _after(progress.read, blocks, checker)
+        # The skipped pairs were counted when their shards were written.
         checker.report.splits[name] = SplitReport.from_dict(progress.report)
     report = checker.report.splits.setdefault(name, SplitReport())
     writer = StoreWriter(
@@ -422,6 +432,7 @@ def encode_split(
     with writer, closing(encode_blocks(blocks, encoder, checker, processes)) as encoded_blocks:
         for encoded_block in encoded_blocks:
             if writer.full:
+                # Before the block is counted, so that `report.read` covers complete shards only.
                 writer.end_shard()
                 if progress is not None:
                     progress.complete_shard(writer.shards, report)
@@ -437,7 +448,7 @@ def encode_split(
             features: Iterable[Any] = ()
             feature_rows = block.columns.get("features")
             if feature_rows:
-                # read from their file one after the other
+                # lazy: one example in memory at a time
                 features = map(feature_rows.__getitem__, stored_rows)
             writer.add(
                 columns={column: rows.where(is_kept) for column, rows in encoded.columns.items()},
@@ -452,13 +463,13 @@ def encode_split(
     return report.kept
 
 
-def _after(count: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
-    """Yields the pairs after the first `count`; the checker also reads the first ones, to recognize duplicates."""
+def _after(n_read: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
+    """Skips the first `n_read` pairs, but shows them to the checker, so that it recognizes duplicates of them."""
     for block in blocks:
-        if block.offset >= count:
+        if block.offset >= n_read:
             yield block
             continue
-        n_skipped = count - block.offset
+        n_skipped = n_read - block.offset
         checker.judge(block.slice(0, n_skipped))
         if n_skipped < len(block):
             yield block.slice(n_skipped, len(block))

@@ -1,6 +1,6 @@
-"""Running text in blocks of a fixed number of tokens: documents one after the other, each followed by EOS.
+"""Running text in blocks of a fixed number of tokens: concatenated documents, each followed by EOS.
 
-B blocks, T tokens of the longest of them.
+Shapes: B blocks, T tokens in the longest block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,37 +25,40 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:
-    """Documents in blocks of `BatchConfig.block_tokens`.
+    """Documents cut into blocks of `BatchConfig.block_tokens`.
 
-    `lengths` are the documents' lengths without EOS, and `read` returns the ids of a document by its number.
-
-    A document of n tokens has n+1 positions of the text: its tokens and EOS. Each token is predicted from the one
-    before it, the first from BOS. Every position is in exactly one block.
+    A document of n tokens occupies n+1 positions of the text, for its tokens and EOS. Each token is predicted from the
+    token before it, a document's first token from BOS. Each position belongs to exactly one block.
     """
 
-    # A block ends where the next one begins.
     def __init__(
         self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig
     ) -> None:
+        """Determines where blocks begin.
+
+        Args:
+            lengths: Length of each document without EOS, `(documents,)`.
+            read: Returns the ids of a document by its number.
+            config: Size of the blocks.
+        """
         block_tokens = config.block_tokens
         assert block_tokens is not None
         self._read_document = read
         self._config = config
-        # The position after each EOS.
+        # The position after the EOS of each document.
         self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,)
-        # A stretch is cut into blocks by itself: the whole text, or a document.
+        # Stretches are cut into blocks separately: the whole text is a stretch, or each document is.
         stretch_ends = self._ends
         if config.across_documents:
             stretch_ends = self._ends[-1:]
         sizes = np.diff(stretch_ends, prepend=0)  # (stretches,)
         n_blocks = -(-sizes // block_tokens)  # (stretches,), rounded up
         first_blocks = np.cumsum(n_blocks) - n_blocks  # (stretches,): number of the first block
-        number_in_stretch = np.arange(n_blocks.sum()) - np.repeat(
-            first_blocks, n_blocks
-        )  # (blocks,)
-        begins = (
-            np.repeat(stretch_ends - sizes, n_blocks) + number_in_stretch * block_tokens
-        )  # (blocks,)
+        block_numbers = np.arange(n_blocks.sum())  # (blocks,)
+        number_in_stretch = block_numbers - np.repeat(first_blocks, n_blocks)  # (blocks,)
+        stretch_begins = np.repeat(stretch_ends - sizes, n_blocks)  # (blocks,)
+        begins = stretch_begins + number_in_stretch * block_tokens  # (blocks,)
+        # Each block ends where the next one begins.
         self._bounds = np.append(begins, stretch_ends[-1])  # (blocks + 1,)
 
     def __len__(self) -> int:
@@ -64,7 +67,7 @@ class RunningText:
 
     @property
     def size(self) -> int:
-        """Number of positions in all blocks."""
+        """Total number of positions in all blocks."""
         return int(self._bounds[-1])
 
     def widths(self, blocks: Numbers) -> Numbers:
@@ -73,7 +76,7 @@ class RunningText:
         return widths
 
     def batches(self, blocks: Numbers) -> list[Numbers]:
-        """Cuts blocks into batches: first the full ones, then shorter ones sorted by length."""
+        """Groups blocks into batches: first the full blocks, then the shorter ones, sorted by length."""
         is_full = self.widths(blocks) == self._config.block_tokens  # (n,)
         batches = []
         for group in (blocks[is_full], blocks[~is_full]):
@@ -83,18 +86,18 @@ class RunningText:
         return batches
 
     def load(self, blocks: Numbers) -> Batch:
-        """Returns the batch of these blocks `(B,)`, which has targets only."""
+        """Returns a batch of these blocks `(B,)`, which has only targets."""
         begins = self._bounds[blocks]  # (B,)
         widths = self.widths(blocks)  # (B,)
         ends = begins + widths  # (B,)
-        # The document a block begins in.
+        # The document in which each block begins.
         first_documents = np.searchsorted(self._ends, begins, side="right")  # (B,)
         inputs = []
         targets = []
         for begin, end, document in zip(
             begins.tolist(), ends.tolist(), first_documents.tolist(), strict=True
         ):
-            # A block is put together from pieces of consecutive documents.
+            # A block consists of pieces of consecutive documents.
             while begin < end:
                 stop = min(end, int(self._ends[document]))
                 tokens = self._read(document, begin, stop)
@@ -105,7 +108,7 @@ class RunningText:
         mask = np.arange(widths.max()) < widths[:, None]  # (B, T)
         shifted = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
         ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
-        # A mask is filled block by block, from left to right: the order of the pieces.
+        # A mask is filled in row-major order: block by block, as the pieces are concatenated.
         shifted[mask] = np.concatenate(inputs)
         ids[mask] = np.concatenate(targets)
         target_ids = torch.from_numpy(ids)  # (B, T)
@@ -119,9 +122,9 @@ class RunningText:
         )
 
     def _read(self, document: int, begin: int, end: int) -> Numbers:
-        """Returns the tokens of a document at positions `begin` to `end` of the text, preceded by the token before.
+        """Returns a document's tokens at text positions `begin` to `end - 1`, preceded by the token before them.
 
-        For example all positions of the document a b c give BOS a b c EOS, and the last two of them b c EOS.
+        For example, all positions of the document a b c give BOS a b c EOS, and its last two positions give b c EOS.
         """
         ids = self._read_document(document)
         document_begin = int(self._ends[document]) - len(ids) - 1
@@ -135,31 +138,31 @@ class RunningText:
         else:
             body = ids[begin - 1 : end]
             tokens[: len(body)] = body
-        # EOS stays in the last place if the piece ends after the last token of the document.
+        # If the piece includes the end of the document, the last token remains EOS.
         return tokens
 
 
 def blocks_in_order(
     store: Store, config: BatchConfig, corrupt: Corruption | None = None
 ) -> Iterator[Batch]:
-    """Yields all documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
+    """Yields all documents of a store once, in blocks, in a fixed order; corrupts them in the same way every time."""
     text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):
         yield corrupted(text.load(blocks), corrupt, number)
 
 
 class _BlockMembers(NamedTuple):
-    """The members of a batch: some blocks of a text."""
+    """The members of a batch: some blocks of a running text."""
 
     text: RunningText
     blocks: Numbers
 
 
 class BlockStream(BatchStream):
-    """Training batches of blocks: a `BatchStream` whose items are blocks of running text.
+    """A `BatchStream` whose items are blocks of running text.
 
-    Each epoch puts the documents in a new random order, cuts them into blocks, and takes the blocks in random order.
-    Memory: 20 bytes per document and 16 bytes per block of a part of the epoch.
+    Each epoch puts the documents in a new random order, cuts them into blocks and shuffles the blocks. Memory: 20 bytes
+    per document and 16 bytes per block in a part of the epoch.
     """
 
     @property
@@ -186,7 +189,7 @@ class BlockStream(BatchStream):
 
     @override
     def _length(self, members: _BlockMembers) -> int:
-        """Returns the number of tokens, so that an epoch can continue with blocks of another size."""
+        """Returns the batch's number of tokens, so that an epoch can continue with another block size."""
         widths = members.text.widths(members.blocks)
         return int(widths.sum())
 

@@ -1,4 +1,4 @@
-"""Batches of texts whose tokenization is sampled in every epoch, as by BPE-dropout."""
+"""Batches of texts whose tokenization is sampled anew in each epoch, as in BPE-dropout."""
 
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -16,25 +16,25 @@ from nmtkit.data.tokenizers.vocabulary import SPECIALS
 
 
 class _SampledMembers(NamedTuple):
-    """The members of a batch: some texts of a window."""
+    """The members of a batch: some of the examples in a window."""
 
     window: Numbers
-    """The examples of the window, `(n,)`."""
+    """Example numbers of the window, `(n,)`."""
     sampled: dict[str, list[Numbers]]
-    """The sampled ids of each of these examples by column."""
+    """Sampled ids of all examples in the window, by column."""
     rows: Numbers
-    """The texts of the batch, as rows of the window, `(B,)`."""
+    """Examples of the batch, as indices into the window, `(B,)`."""
 
 
 class SampledStream(BatchStream):
     """A `BatchStream` that samples new tokenizations of the stored text, without alignment links or extended ids.
 
-    How a text is tokenized depends on the seed, the epoch, the example, the column and, where weights repeat an
-    example, on the number of the repetition. It does not depend on the process or on what was read before. So several
-    processes build the same batches, and a resumed training continues exactly.
+    The tokenization of a text depends on seed, epoch, example and column and, if weights repeat the example within an
+    epoch, on the number of the repetition. It does not depend on the process or on what was read before, so several
+    processes build the same batches, and a resumed training run continues exactly.
 
-    A window is tokenized when its turn comes, and its batches have texts of similar sampled length. Every process
-    tokenizes all windows, because it needs the lengths to plan the batches. Memory: 4 bytes per token of a window and
+    A window is tokenized when its turn comes; its batches consist of texts with similar sampled lengths. Each process
+    tokenizes all windows, because it needs these lengths to plan the batches. Memory: 4 bytes per token of a window and
     about 120 bytes per text.
     """
 
@@ -51,7 +51,7 @@ class SampledStream(BatchStream):
     def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
         repetitions: Numbers = np.zeros(len(order), dtype=np.int64)  # (n,)
         if self._weights:
-            # an example may occur in several parts
+            # An example may occur in several parts; the shift makes its repetitions distinct.
             repetitions = _repetitions(order) + (part << 32)
         return EpochPart(context=repetitions, items=order, length=len(order))
 
@@ -66,7 +66,7 @@ class SampledStream(BatchStream):
         return [_SampledMembers(window, sampled, rows) for rows in batches]
 
     def _sample(self, column: str, window: Numbers, repetitions: Numbers) -> list[Numbers]:
-        """Returns sampled ids of each text of a window; tags at its beginning are copied from the stored ids."""
+        """Returns sampled ids for each text in a window; tags before a text are copied from the stored ids."""
         tokenizer = self._tokenizers[column]
         column_number = TEXT_COLUMNS.index(column)
         tag_ids = range(len(SPECIALS), tokenizer.vocabulary.n_specials)
@@ -93,13 +93,13 @@ class SampledStream(BatchStream):
 
 
 def _repetitions(order: Numbers) -> Numbers:
-    """Returns how often each example has occurred earlier in this order, `(n,)`."""
-    # The stable sort puts the occurrences of an example side by side, in their order. The number of a repetition is the
-    # distance from the first of them.
+    """Returns, for each position, how often its example has occurred earlier in this order, `(n,)`."""
+    # The stable sort puts all occurrences of an example side by side, in their original order. The number of a
+    # repetition is its distance from the example's first occurrence.
     by_example = np.argsort(order, kind="stable")  # (n,)
     is_first = np.diff(order[by_example], prepend=-1) != 0  # (n,)
-    places = np.arange(len(order))  # (n,)
-    first_places = np.maximum.accumulate(np.where(is_first, places, 0))  # (n,)
+    positions = np.arange(len(order))  # (n,)
+    first_positions = np.maximum.accumulate(np.where(is_first, positions, 0))  # (n,)
     repetitions: Numbers = np.empty(len(order), dtype=np.int64)
-    repetitions[by_example] = places - first_places
+    repetitions[by_example] = positions - first_positions
     return repetitions

@@ -1,4 +1,4 @@
-"""Flat files of tokenized examples and their manifest, memory-mapped: a whole store, or one shard of it."""
+"""Memory-mapped flat files of tokenized examples with their manifest: a whole store, or one shard of it."""
 
 import errno
 import zlib
@@ -29,12 +29,12 @@ def row_lengths(rows: Sequence[Sized]) -> Counts:
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """n rows of different lengths, concatenated. C items in all."""
+    """n concatenated rows of different lengths, with C items in total."""
 
     counts: Counts
-    """Number of items of each row, `(n,)`."""
+    """Number of items in each row, `(n,)`."""
     flat: Ids
-    """The items `(C,)`, or `(C, width)` where each item is itself a row of numbers."""
+    """All items `(C,)`, or `(C, width)` if each item is itself a row of numbers."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
@@ -52,7 +52,7 @@ class RaggedArray:
         return cls(row_lengths(encoded), flat)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "RaggedArray":
-        """Returns the rows where `keep`, `(n,)`, is True."""
+        """Returns the rows for which `keep`, `(n,)`, is True."""
         if keep.all():
             return self
         is_kept_item = np.repeat(keep, self.counts)  # (C,)
@@ -67,12 +67,12 @@ def column_files(column: str) -> tuple[str, str]:
 
 
 def manifest_path(folder: Path, name: str) -> Path:
-    """Returns the path of a manifest."""
+    """Returns the path of the manifest of a store or shard."""
     return folder / f"{name}.json"
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """Reads a manifest; DataError if it is missing, damaged or from another version."""
+    """Reads a manifest; raises a DataError if it is missing, damaged or from another version."""
     path = manifest_path(folder, name)
     try:
         if path.exists() and not path.is_file():  # reading a named pipe would block
@@ -90,7 +90,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 
 
 class Shard:
-    """A set of files, mapped when they are first read. DataError names a file that is missing, truncated or damaged."""
+    """A set of files, mapped when they are first read; raises a DataError for a missing, truncated or damaged file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Shard:
             self.tgt_size: int = manifest["tgt_size"]
             self.vocabulary: str = manifest["vocabulary"]
             self.truncated: dict[str, int] = manifest["cut"]
-            """Number of truncated examples by side."""
+            """Number of truncated texts by side."""
             self.by_file: list[int] = manifest["by_file"]
             """Number of examples from each file of the split."""
             self._length: int = manifest["examples"]
@@ -109,13 +109,13 @@ class Shard:
             self._files: dict[str, dict[str, int]] = manifest["files"]
             """Size and checksum of each file."""
             self._layouts: dict[str, tuple[np.dtype[Any], int]] = {}
-            """Type and width of the files whose items are rows."""
+            """Data type and width of the files whose items are rows."""
             for column, layout in manifest.get("columns", {}).items():
                 values, _ = column_files(column)
                 dtype = np.dtype(layout["dtype"])
                 self._layouts[values] = (dtype, int(layout["width"]))
             self._array = cache(self._map)
-            """The items of a file; mapped when they are first needed."""
+            """Returns the items of a file, which is mapped by the first call."""
             for file in self._files:
                 self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -149,14 +149,14 @@ class Shard:
             flat = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped
         else:
             mapped = np.memmap(self._path(file), dtype=dtype, mode="r")
-            # a plain array of the same memory, because slices of `np.memmap` are slow
+            # A plain array that shares the memory, because slicing an `np.memmap` is slow.
             flat = np.asarray(mapped)
         if width is not None:
             return flat.reshape(-1, width)
         return flat
 
     def check_offsets(self) -> None:
-        """Reads where each row begins; DataError if the offsets do not fit the values."""
+        """Reads all offsets; raises a DataError if they do not fit the values."""
         for file in self._files:
             if not file.endswith(".offsets"):
                 continue
@@ -170,7 +170,7 @@ class Shard:
             self.lengths(column)
 
     def release(self) -> None:
-        """Releases the memory of everything that was read, except rows that are still in use."""
+        """Releases the memory of all data read so far, except for rows that are still in use."""
         self._array.cache_clear()
 
     @property
@@ -182,7 +182,7 @@ class Shard:
         return sorted(content)
 
     def check(self) -> None:
-        """Compares the checksums of all files; DataError if one differs."""
+        """Verifies the checksums of all files; raises a DataError if one differs."""
         for name, expected in self._files.items():
             checksum = 0
             with open(self._path(name), "rb") as file:
@@ -195,25 +195,25 @@ class Shard:
         return self._length
 
     def has(self, column: str) -> bool:
-        """Whether there is such a column."""
+        """Whether the shard has this column."""
         values, _ = column_files(column)
         return values in self._files
 
     def lengths(self, column: str, rows: Ids | None = None) -> npt.NDArray[np.int32]:
-        """Returns the lengths of some rows of a column, or of all, `(n,)`; DataError if one is negative."""
+        """Returns the lengths of these rows of a column, or of all, `(n,)`; raises a DataError if one is negative."""
         _, offsets_file = column_files(column)
         offsets = self._array(offsets_file)
         if rows is None:
             lengths = np.diff(offsets)
         else:
-            # `offsets[1:][rows]` and not `offsets[rows + 1]`: the slice is a view, so no second index is computed.
+            # `offsets[1:]` is a view, so this needs no second index array `rows + 1`.
             lengths = offsets[1:][rows] - offsets[rows]
         if len(lengths) and lengths.min() < 0:
             raise DataError(f"{self._path(offsets_file)}: damaged; preprocess again")
         return lengths.astype(np.int32)
 
     def row(self, column: str, number: int) -> Ids:
-        """Returns one row of a column, as a read-only view."""
+        """Returns one row of a column as a read-only view."""
         values_file, offsets_file = column_files(column)
         offsets = self._array(offsets_file)
         return self._array(values_file)[offsets[number] : offsets[number + 1]]

@@ -1,4 +1,4 @@
-"""The examples of an epoch in random order; a large corpus comes in parts, so that memory does not grow with it."""
+"""Random order of an epoch's examples; large epochs come in parts, so that memory does not grow with the corpus."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,20 @@ import numpy.typing as npt
 from nmtkit.data.batches.batch import Numbers
 
 BLOCK = 8192
-"""Number of neighbouring examples that stay together when a corpus is divided into parts. Much smaller blocks would map
+"""Number of neighbouring examples that stay together when an epoch is divided into parts. Much smaller blocks would map
 many more pages, because the kernel maps 64 KiB at a time."""
 
 
 class EpochOrder:
-    """The examples of all files in an order that depends on `seed` and `epoch` only.
+    """The examples of all files in an order that depends only on `seed` and `epoch`.
 
-    `sizes` are the numbers of examples of the files, and `weights` how often an epoch repeats each file.
+    `sizes` has the number of examples in each file, `weights` how often an epoch repeats the file.
 
-    An epoch of at most `window` examples is a single part, shuffled as a whole. A larger epoch is cut into blocks of
-    neighbours. The blocks are put in random order, and the examples of several blocks that together have about
-    `window` examples (or of a single block) are shuffled together: a part. Memory: 4 bytes per example of a part and 32
-    bytes per block; 8 instead of 4 bytes if the corpus has more than two billion examples.
+    An epoch of at most `window` examples is a single part and shuffled as a whole. A larger epoch is cut into blocks of
+    neighbouring examples, and the blocks are put in random order. A part then consists of several blocks that together
+    have about `window` examples (or of one block); its examples are shuffled together.
+
+    Memory: 4 bytes per example of a part (8 if the corpus has more than two billion examples) and 32 bytes per block.
     """
 
     def __init__(
@@ -32,8 +33,8 @@ class EpochOrder:
         self._rng = np.random.default_rng(self._seeds)
         self._dtype = np.int32 if sum(sizes) < 1 << 31 else np.int64
         self._parts: list[Numbers] | None = None
-        """The blocks of each part, as rows of `_begins`, `_ends` and `_shares`; None if the epoch is a single part."""
-        # Files at the end of the list that have no examples have no size either: `sizes` may be the shorter list.
+        """Blocks of each part, as indices into `_begins`, `_ends` and `_shares`; None if the epoch is a single part."""
+        # `sizes` is shorter than `weights` if the last files have no examples.
         weighted_sizes = [size * weight for size, weight in zip(sizes, self._weights, strict=False)]
         epoch_size = sum(weighted_sizes)
         part_size = max(window, BLOCK)
@@ -49,16 +50,16 @@ class EpochOrder:
         return 1 if self._parts is None else len(self._parts)
 
     def part(self, number: int) -> tuple[Numbers, "np.random.Generator"]:
-        """Returns the examples of a part in their order, and the generator for everything else that is random in it."""
+        """Returns the examples of a part in order, and the generator for all other randomness in the part."""
         if self._parts is None:
             return self._whole(), self._rng
-        # a zero at the end would give the seed of the epoch
+        # Counted from 1: a seed that ends with 0 would equal the seed of the epoch.
         rng = np.random.default_rng((*self._seeds, number + 1))
         blocks = self._parts[number]  # (K,)
         begins = self._begins[blocks]  # (K,)
         counts = self._ends[blocks] - begins  # (K,)
         shares = self._shares[blocks]  # (K,)
-        # The blocks one after the other: position p is example p + (begin of its block - position of the block).
+        # Concatenate the blocks: position p in the part is example p - position of its block + begin of its block.
         positions = np.cumsum(counts) - counts  # (K,)
         order = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
         order += np.arange(len(order), dtype=self._dtype)
@@ -70,10 +71,10 @@ class EpochOrder:
         return order, rng
 
     def _cut_into_blocks(self) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
-        """Returns begin, end and share of each block `(K,)`.
+        """Returns begin, end and share of each block, `(K,)` each.
 
-        A file of weight 2.3 has each of its blocks three times: twice with share 1, and once with share 0.3, of which
-        only that fraction of the examples is taken.
+        For a file of weight 2.3, each block occurs three times: twice with share 1 and once with share 0.3, so that
+        only that fraction of its examples is taken.
         """
         begins: list[Numbers] = []
         ends: list[Numbers] = []
@@ -105,7 +106,7 @@ class EpochOrder:
                 repeated.append(file[is_taken])
         order = np.concatenate(repeated)
         if len(order) == 0:
-            # All weights are small and no example was chosen, but an epoch has at least one batch.
+            # No example was chosen, because all weights are small; but an epoch must have at least one batch.
             order = self._rng.integers(0, n_examples, size=1, dtype=order.dtype)
         self._rng.shuffle(order)
         return order

@@ -1,21 +1,21 @@
 """Tokenized examples on disk, memory-mapped.
 
-A split is a few flat files and a manifest, which is written last: without it there is no store.
+A split consists of a few flat files and a manifest. The manifest is written last: without it there is no store.
 
-    NAME.json         the manifest: number of examples, size and checksum of each file, a fingerprint of the settings
+    NAME.json         manifest: number of examples, size and checksum of each file, fingerprint of the settings
     NAME.src.ids      all source ids concatenated, without EOS (uint16 if they fit, else int32)
-    NAME.src.offsets  begin of each source, and the end of the last: n+1 numbers, int64
+    NAME.src.offsets  begin of each source and end of the last one: n+1 numbers, int64
     NAME.tgt.ids, NAME.tgt.offsets                   targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
     NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
     NAME.src.text, NAME.src.text.offsets             text in UTF-8, if stored (also for tgt)
-    NAME.labels.ids, NAME.labels.offsets             labels: one for each example, or one for each source token
-    NAME.features, NAME.features.offsets             features, in the type of their file; offsets count rows
+    NAME.labels.ids, NAME.labels.offsets             labels: one per example, or one per source token
+    NAME.features, NAME.features.offsets             features, in the data type of their file; offsets count rows
 
-For columns whose items are rows (features; labels of examples, which are rows of width 1), the manifest has type and
-width.
+For columns whose items are rows (features, and labels of examples, which are rows of width 1), the manifest has data
+type and width.
 
-A large split has several such sets, the shards NAME-0000, NAME-0001, ...; NAME.json has their number.
+A large split consists of several such sets, the shards NAME-0000, NAME-0001, ...; NAME.json has their number.
 """
 
 import json
@@ -45,9 +45,9 @@ from nmtkit.data.batches.shards import (
 )
 
 SHARD_EXAMPLES = 500_000
-"""A shard is complete when it has this number of examples ..."""
+"""Number of examples after which a shard is complete."""
 SHARD_SIZE = 1 << 25
-"""... or this number of ids and bytes of text."""
+"""Number of ids and bytes of text after which a shard is complete even if it has fewer examples."""
 
 
 def _shard_name(name: str, number: int) -> str:
@@ -55,13 +55,13 @@ def _shard_name(name: str, number: int) -> str:
 
 
 class _File:
-    """A flat file under a temporary name, with its size and checksum."""
+    """A flat file that is written under a temporary name, with its size and checksum."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open(path, "wb")  # noqa: SIM115  # stays open; `StoreWriter` closes it
         self.size = 0
-        """Bytes written."""
+        """Number of bytes written."""
         self.checksum = 0
 
     def write(self, numbers: Ids) -> None:
@@ -78,7 +78,7 @@ class _File:
         os.replace(self._path, path)
 
     def discard(self) -> None:
-        # on a full disk, closing fails as well, because it writes the rest of the buffer
+        # On a full disk closing fails, too, because it writes the rest of the buffer.
         with suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)
@@ -87,8 +87,9 @@ class _File:
 class StoreWriter(AbstractContextManager["StoreWriter"]):
     """Writes one split, in a `with` statement.
 
-    Files have temporary names at first. A store of one shard is published when the block ends without an error; an
-    error leaves an older store unchanged. When the first of several shards is complete, an older store is removed.
+    Files have temporary names at first. A store with one shard is published when the `with` block ends without an
+    error; after an error, an older store remains unchanged. If there are several shards, an older store is removed as
+    soon as the first one is complete.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         shards: int = 0,
         vocabulary: str = "",
     ) -> None:
-        """Prepares the first shard; files are created when something is added.
+        """Prepares the first shard; its files are created when examples are added.
 
         Args:
             folder: Folder of the store.
             name: Name of the split.
-            dtype: Type of the ids.
+            dtype: Data type of the ids.
             tgt_size: Size of the target vocabulary, V; saved in the manifest.
             fingerprint: Fingerprint of the settings; saved in the manifest.
             shards: Number of shards that an interrupted write has completed.
-            vocabulary: Checksum of the vocabulary, empty if unknown; saved in the manifest.
+            vocabulary: Checksum of the vocabulary, "" if unknown; saved in the manifest.
         """
         self._folder = folder
         self._name = name
@@ -123,19 +124,19 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def _start_shard(self) -> None:
         self._files: dict[str, _File] = {}
         self._length = 0
-        """Number of examples."""
+        """Number of examples in the shard."""
         self._size = 0
-        """Number of ids and bytes of text."""
+        """Number of ids and bytes of text in the shard."""
         self._truncated: dict[str, int] = {}
-        """Number of truncated examples by side."""
+        """Number of truncated texts by side."""
         self._by_file: list[int] = []
         """Number of examples from each file of the split."""
         self._layouts: dict[str, dict[str, str | int]] = {}
-        """Type and width of the columns whose items are rows."""
+        """Data type and width of the columns whose items are rows."""
 
     @property
     def full(self) -> bool:
-        """Whether the shard is complete."""
+        """Whether the current shard is complete."""
         return self._length >= SHARD_EXAMPLES or self._size >= SHARD_SIZE
 
     def add(
@@ -145,13 +146,13 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         truncated: Mapping[str, int] | None = None,
         features: Iterable[Ids] = (),
     ) -> None:
-        """Appends some examples; every call must have the same columns.
+        """Appends examples; all calls must have the same columns.
 
         Args:
-            columns: Rows of each column; for the names see the head of this file.
+            columns: Rows of each column; the module's docstring lists the names.
             by_file: Number of these examples from each file of the split.
-            truncated: Number of truncated examples by side.
-            features: Features `(R, F)` of each example, which are written one after the other.
+            truncated: Number of truncated texts by side.
+            features: Features `(R, F)` of each example; read and written one example at a time.
         """
         with write_errors(self._folder):
             for column, rows in columns.items():
@@ -194,7 +195,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return self._files[name]
 
     def end_shard(self) -> None:
-        """Publishes the examples added so far as a shard."""
+        """Publishes the examples added since the last call as a shard."""
         manifest = manifest_path(self._folder, self._name)
         shard = _shard_name(self._name, self.shards)
         with write_errors(self._folder):
@@ -204,9 +205,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._start_shard()
 
     def _publish(self, name: str, durable: bool) -> None:
-        """Renames the files and writes the manifest; if `durable`, they survive a power failure."""
+        """Renames the files and writes the manifest. With `durable` they survive a power failure."""
         manifest = manifest_path(self._folder, name)
-        # The old manifest is removed first, so that no manifest ever describes files of another store.
+        # Remove the old manifest first, so that a manifest never describes files of another store.
         manifest.unlink(missing_ok=True)
         for suffix, file in self._files.items():
             file.publish(self._folder / f"{name}.{suffix}", durable)
@@ -247,7 +248,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._remove_stale_files()
 
     def _remove_stale_files(self) -> None:
-        """Removes the files of an older store with that name, and of an interrupted write."""
+        """Removes files of an older store with the same name, and of an interrupted write."""
         current = {self._name}
         if self.shards:
             current = {_shard_name(self._name, number) for number in range(self.shards)}
@@ -263,7 +264,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
 
 class Store:
-    """One tokenized split on disk, in one or several shards; see `Store.open`."""
+    """One tokenized split on disk, in one or more shards; see `Store.open`."""
 
     def __init__(self, folder: Path, name: str, shards: list[Shard]) -> None:
         first_shard = shards[0]
@@ -273,15 +274,15 @@ class Store:
         self.tgt_size = first_shard.tgt_size
         self._shards = shards
         self._starts = [0, *accumulate(map(len, shards))]
-        """Number of the first example of each shard, and at the end the number of examples."""
+        """Number of the first example in each shard, followed by the number of all examples."""
 
     @classmethod
     def open(cls, folder: Path, name: str) -> "Store":
-        """Opens a store; DataError names a file that is missing, truncated or damaged."""
+        """Opens a store; raises a DataError for a file that is missing, truncated or damaged."""
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
             shard = Shard(folder, name)
-            # Offsets of several shards are too large to be read now; they are checked when they are needed.
+            # If there are several shards, their offsets are too large to be read now; they are checked when used.
             shard.check_offsets()
             return cls(folder, name, [shard])
         n_shards = manifest["shards"]
@@ -301,7 +302,7 @@ class Store:
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Whether there is a complete store with that fingerprint; reads all of it, and reports damage to `notify`."""
+        """Whether there is an intact store with that fingerprint; reads all of it, and reports damage to `notify`."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -315,7 +316,7 @@ class Store:
 
     @staticmethod
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
-        """Whether the first shards of an interrupted store are complete; reads all of them."""
+        """Whether the first `count` shards of an interrupted write are intact; reads all of them."""
         try:
             shards = [Shard(folder, _shard_name(name, number)) for number in range(count)]
             for shard in shards:
@@ -325,7 +326,7 @@ class Store:
         return all(shard.fingerprint == fingerprint for shard in shards)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a DataError if the ids belong to another vocabulary; a store may not know its vocabulary."""
+        """Raises a DataError if the ids belong to another vocabulary; accepts a store of unknown vocabulary."""
         for shard in self._shards:
             if shard.vocabulary not in ("", vocabulary):
                 raise DataError(
@@ -334,12 +335,12 @@ class Store:
                 )
 
     def check(self) -> None:
-        """Compares the checksums of all files; DataError if one differs."""
+        """Verifies the checksums of all files; raises a DataError if one differs."""
         for shard in self._shards:
             shard.check()
 
     def release(self) -> None:
-        """Releases the memory of everything that was read so far."""
+        """Releases the memory of all data read so far."""
         for shard in self._shards:
             shard.release()
 
@@ -354,19 +355,19 @@ class Store:
 
     @property
     def by_file(self) -> list[int]:
-        """Number of examples from each file of the split; the examples of a file are consecutive."""
+        """Number of examples from each file of the split; examples from the same file are consecutive."""
         counts_by_shard = [shard.by_file for shard in self._shards]
         return [sum(counts) for counts in zip_longest(*counts_by_shard, fillvalue=0)]
 
     def has(self, column: str) -> bool:
-        """Whether there is a column, such as "src", "tgt_extended", "labels" or "features"."""
+        """Whether the store has a column, such as "src", "tgt_extended", "labels" or "features"."""
         return self._shards[0].has(column)
 
     def lengths(self, column: str, numbers: Ids | None = None) -> npt.NDArray[np.int32]:
-        """Returns the number of ids, without EOS, of these examples or of all, `(n,)`; for features that of rows."""
+        """Returns the number of ids (or rows of features) of these or of all examples, without EOS, `(n,)`."""
         if numbers is None:
             return np.concatenate([shard.lengths(column) for shard in self._shards])
-        # Sorted numbers are consecutive slices, one of each shard.
+        # Once the numbers are sorted, those of each shard are a contiguous slice.
         order = np.argsort(numbers)  # (n,)
         ascending = numbers[order]  # (n,)
         bounds = np.searchsorted(ascending, self._starts)  # (shards + 1,)
@@ -380,25 +381,25 @@ class Store:
         return lengths
 
     def count_longer(self, side: str, limit: int) -> int:
-        """Returns the number of examples longer than `limit` tokens on a side ("src" or "tgt") before truncation."""
+        """Returns how many examples had more than `limit` tokens on a side, "src" or "tgt", before truncation."""
         longer = 0
         for shard in self._shards:
             longer += int((shard.lengths(side) > limit).sum())
             shard.release()
         if longer:
-            # includes truncated texts, which are stored with the greatest length of all
+            # Includes all truncated texts: they are the longest stored texts.
             return longer
-        # All stored texts are within the limit, so only texts that were truncated can have been longer.
+        # All stored texts are within the limit, so only truncated texts can have been longer.
         return sum(shard.truncated.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
-        """Returns the ids of one example, as a read-only view.
+        """Returns the ids of one example as a read-only view.
 
-        The label of an example is `(1, 1)`, its features are `(R, F)`.
+        An example's label has the shape `(1, 1)`, its features `(R, F)`.
         """
         position = bisect_right(self._starts, number) - 1
         return self._shards[position].row(column, number - self._starts[position])
 
     def text(self, side: str, number: int) -> str:
-        """Returns the text of one example."""
+        """Returns the text of one example on a side, "src" or "tgt"."""
         return self.ids(f"{side}.text", number).tobytes().decode("utf-8")

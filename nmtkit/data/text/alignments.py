@@ -18,13 +18,13 @@ from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.files import atomic_user_path, write_errors
 
 Link = tuple[int, int]
-"""Source and target position, counted from 0."""
+"""Source and target position of linked words, counted from 0."""
 Links = frozenset[Link]
-"""Alignment of one sentence pair."""
+"""All links of one sentence pair."""
 
 AlignmentFormat = Literal["pharaoh", "naacl"]
 
-# Nine digits at most: no sentence has more words.
+# At most nine digits: no sentence has more words.
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
 _NAACL_LINE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
 
@@ -40,17 +40,17 @@ class GoldAlignment:
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """Content of an alignment file."""
+    """Contents of an alignment file."""
 
     pairs: list[GoldAlignment]
-    """One alignment for each sentence pair; in a naacl file up to the last pair with links."""
+    """One alignment per sentence pair; in a naacl file, up to the last pair with links."""
     format: AlignmentFormat
     base: int
-    """Index of the first word in the file, 0 or 1."""
+    """The number that the file uses for the first word, 0 or 1."""
 
     @property
     def base_warning(self) -> str:
-        """The result of the function `base_warning`; "" for a file that counts from 1."""
+        """Evidence that words are counted from 1, see the function `base_warning`; "" if `base` is 1."""
         if self.base == 1:
             return ""
         return base_warning(pair.possible for pair in self.pairs)
@@ -59,16 +59,17 @@ class AlignmentFile:
 # ------------------------------------------------------------------------------------------------------ first words
 
 RARE_SHARE = 0.05
-"""First words count as hardly linked up to this share of the sentences in which the most linked position has a link."""
+"""First words count as hardly linked if they have links in at most this share of the sentences in which the most often
+linked position has one."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
     """Returns evidence that words are counted from 1, such as "no link has a first word"; "" without evidence.
 
-    First words are linked about as often as other words. If they hardly ever are, on either side, the words are most
-    likely counted from 1.
+    First words are linked about as often as other words. If they are hardly ever linked on either side, words are
+    probably counted from 1.
     """
-    # For each position of the source and the target: the number of sentences in which it has a link.
+    # For source and target: the number of sentences in which each position has a link.
     sentences_by_position = (Counter[int](), Counter[int]())
     for links in alignments:
         for side, sentences in enumerate(sentences_by_position):
@@ -85,22 +86,22 @@ def base_warning(alignments: Iterable[Links]) -> str:
 # --------------------------------------------------------------------------------------------------------- formats
 
 MAX_NAACL_PAIRS = 1_000_000
-"""Largest number of a sentence pair in a naacl file. It limits memory, since pairs without links are listed too."""
+"""Largest pair number in a naacl file. It limits memory, since pairs without links are stored too."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
-    """Parses alignments; detects their format by the first line that is not empty.
+    """Parses alignments; detects their format from the first nonempty line.
 
-    * pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
-      and target word j, `i?j` or `ipj` a possible one. TALP files have this format too.
-    * naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR
-      SOURCE TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is
-      ignored. Pairs are counted from 1, in any order.
+    * pharaoh: one line per sentence pair, with links separated by white space. `i-j` is a sure link between source word
+      i and target word j, `i?j` or `ipj` a possible one. TALP files have this format too.
+    * naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): one line per link, "PAIR SOURCE
+      TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is ignored.
+      Pairs are numbered from 1 and may come in any order.
 
     Args:
         lines: lines of the file.
         place: name of the file in messages.
-        base: number of the first word. Default: 0 in pharaoh and 1 in naacl files.
+        base: the number that the file uses for the first word. Default: 0 in pharaoh and 1 in naacl files.
     """
     texts = [line.strip() for line in lines]
     first_text = next(filter(None, texts), "")
@@ -115,7 +116,7 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
-    """Parses one line of a Pharaoh file, see `parse_alignments`; `place` is its file and line number.
+    """Parses one line of a Pharaoh file, see `parse_alignments`; `place` is file and line number.
 
     Raises:
         DataError: the line is malformed.
@@ -160,7 +161,7 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
             sure[pair].add(link)
     alignments = []
     for pair in range(1, max(possible) + 1):
-        # `get` does not add the pairs without links to the dictionaries.
+        # Unlike indexing, `get` does not add pairs without links to the dictionaries.
         sure_links = frozenset(sure.get(pair, ()))
         possible_links = frozenset(possible.get(pair, ()))
         alignments.append(GoldAlignment(sure_links, possible_links))
@@ -178,12 +179,12 @@ def _make_link(source: str, target: str, base: int, place: str) -> Link:
 
 
 def format_pharaoh(links: Iterable[Link]) -> str:
-    """Returns a line of a Pharaoh file, with the links ordered by source, then target position."""
+    """Returns a line of a Pharaoh file, with links sorted by source position, then target position."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def reverse_links(links: Iterable[Link]) -> Links:
-    """Swaps source and target."""
+    """Swaps source and target in each link."""
     return frozenset((target, source) for source, target in links)
 
 
@@ -192,36 +193,39 @@ def reverse_links(links: Iterable[Link]) -> Links:
 
 @dataclass(frozen=True)
 class SoftAlignment:
-    """Attention between the words of a sentence pair: S source words, T target words."""
+    """Attention between the S source words and T target words of a sentence pair."""
 
     src_words: list[str]
     tgt_words: list[str]
     weights: NDArray[np.float64]
-    """`(T,S)`. A row sums to one minus the attention to the end of the sentence."""
+    """Attention weights `(T,S)`. Each row sums to 1 minus the attention to EOS."""
     src_ids: list[list[int]] = field(default_factory=list)
-    """Tokens of each source word; a token that covers parts of two words belongs to both."""
+    """Token ids of each source word; a token that covers parts of two words belongs to both."""
     tgt_ids: list[list[int]] = field(default_factory=list)
+    """Token ids of each target word."""
 
     def symmetrized(
         self, method: "Symmetrization", reverse: "SoftAlignment | None" = None
     ) -> Links:
-        """Returns the links of this and the reverse model, combined by `symmetrize`.
+        """Returns the links of both directions, combined by `symmetrize`.
 
-        Without a reverse model, the columns of this attention give the links of the other direction.
+        `reverse` is the attention of the reverse model. By default, the backward links come from the columns of this
+        attention.
         """
         backward = links_from_attention(self.weights.T) if reverse is None else reverse.links()
         return symmetrize(self.links(), reverse_links(backward), method)
 
     def links(self, threshold: float | None = None) -> Links:
-        """Returns hard links, see `links_from_attention`."""
+        """Returns the hard links; see `links_from_attention`."""
         return links_from_attention(self.weights, threshold)
 
 
 def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
-    """Returns the hard links of attention `(T,S)`, without the column of EOS; a row of zeros gives no link.
+    """Converts attention weights `(T,S)`, without the column of EOS, to hard links.
 
     Without a threshold, each target word is linked to the source word with the largest weight (Luong et al. 2015,
-    section 5.4), the first of equals. With a threshold, it is linked to all source words of at least that weight.
+    section 5.4), the first one if several are equal. With a threshold, it is linked to all source words with at least
+    that weight. A row of zeros gives no link.
     """
     if threshold is not None:
         cells = np.argwhere((weights >= threshold) & (weights > 0))
@@ -236,11 +240,11 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
 
 
 WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
-"""Writes the attention of the next pair, and of the reverse model if there is one."""
+"""Writes the next pair's attention, and the reverse model's if there is one."""
 
 
 class _JsonWriter:
-    """Writes a JSON list with one record per pair and line."""
+    """Writes a JSON list with one record per pair, each on a line."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -270,7 +274,7 @@ def _rounded(weights: NDArray[np.float64]) -> list[list[float]]:
 
 
 class _NpzWriter:
-    """Writes arrays `(T,S)` named 1, 2, ... and, of a reverse model, 1.reverse, 2.reverse, ..."""
+    """Writes arrays `(T,S)` named 1, 2, ... and, for a reverse model, 1.reverse, 2.reverse, ..."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -293,13 +297,13 @@ class _NpzWriter:
 
 @contextmanager
 def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
-    """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
+    """Opens NAME.json or NAME.npz for attention between words; the file appears when the `with` block ends."""
     if path.suffix not in (".json", ".npz"):
         raise DataError(
             f"{str(path)!r} must end in .json or .npz, the formats in which weights are written"
         )
     with ExitStack() as opened:
-        # `write_errors` is only around statements that write the file: other errors of the block are not about it.
+        # `write_errors` encloses only statements that write the file: other errors in the block are not about it.
         with write_errors(path):
             temporary_path = opened.enter_context(atomic_user_path(path))
             writer: _JsonWriter | _NpzWriter
@@ -318,7 +322,7 @@ def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
         try:
             yield write
         except BaseException as fault:
-            # Deletes the temporary file. A failure to close it must not hide the fault itself.
+            # Delete the temporary file. A failure to close it must not hide the original error.
             with suppress(OSError):
                 opened.pop_all().__exit__(type(fault), fault, fault.__traceback__)
             raise
@@ -339,24 +343,24 @@ Symmetrization = Literal[
 ]
 SYMMETRIZATIONS: tuple[Symmetrization, ...] = get_args(Symmetrization)
 
-# Steps of (source, target). The order is part of the definition: which links are added depends on which come first.
+# Offsets (source, target). The order is part of the definition: it affects which links are added.
 _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
-    """Combines the alignments of two directions, both given as (source, target) of the forward direction.
+    """Combines the alignments of two directions, both as (source, target) in the forward direction.
 
     Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
     System Description for the 2005 IWSLT Speech Translation Evaluation":
 
-    * intersection, union: the links of both directions, or of either.
-    * grow-diag starts with the intersection. It visits its links, source word by source word, and adds those of their
-      eight neighbours that are in the union and whose source *or* target word has no link yet. It repeats this until
-      nothing changes.
-    * grow-diag-final then adds further links, first of the forward, then of the backward direction, whose source *or*
-      target word still has no link; grow-diag-final-and adds links whose source *and* target word have none.
+    * intersection, union: the links found in both directions, or in either.
+    * grow-diag: starts with the intersection, visits its links in the order of the source words, and adds each of the
+      eight neighbours of a link that is in the union and whose source *or* target word has no link yet. This is
+      repeated until nothing changes.
+    * grow-diag-final: then adds links, first from the forward, then from the backward direction, whose source *or*
+      target word still has no link; grow-diag-final-and adds only links whose source *and* target word have none.
     * grow-diag-strict, grow-diag-final-strict: an added link must join a source *and* a target word without links. The
-      alignment-scripts of Zenkel et al. 2019 call these grow-diagonal and grow-diagonal-final.
+      alignment scripts of Zenkel et al. 2019 call these methods grow-diagonal and grow-diagonal-final.
     """
     intersection = forward & backward
     union = forward | backward
@@ -370,7 +374,7 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     linked_targets = {target for _, target in links}
 
     def add(source: int, target: int, both_free: bool) -> bool:
-        """Adds a link of the union if one of its words has no link yet, or with `both_free` if neither has.
+        """Adds a link of the union if one of its words (with `both_free`, each of its words) has no link yet.
 
         Returns whether the link was added.
         """
@@ -390,7 +394,7 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     grows = True
     while grows:
         grows = False
-        # Links of the union rather than of `links`: a neighbour that was added and comes later is visited in this pass.
+        # Iterates over the union, not over `links`, so that a neighbour added now can be visited in the same pass.
         for source, target in sorted(union):
             if (source, target) not in links:
                 continue

@@ -36,24 +36,24 @@ PAIR_WIDTH = 60
 
 @dataclass(frozen=True)
 class Example:
-    """One example: most often a sentence or document, with its translation if there is one."""
+    """One example: usually a sentence or document, with its translation if there is one."""
 
     src: str
-    """Text of the column `src`; "" if there is no such column."""
+    """Text in the column `src`; "" without this column."""
     tgt: str | None
     line: int
-    """Line, counted from 1 over all files of the split; a story counts as one line."""
+    """Line number, counted from 1 through all files of the split; a story counts as one line."""
     links: Links | None = None
     """Links between words; None without an alignment."""
     src_words: str | None = None
-    """The source, cut into the words that the links count; None if white space in `src` separates them."""
+    """The source, cut into the words that the links refer to; None if these are the words of `src` itself."""
     tgt_words: str | None = None
     file: int = field(default=0, compare=False)
-    """Index of the file (or folder of stories) in the split."""
+    """Index of the example's file (or folder of stories) in the split."""
     labels: str | None = None
-    """The label, or labels separated by white space."""
+    """A label, or several labels separated by white space."""
     rows: FeatureRows | None = field(default=None, compare=False)
-    """Features of this example, not read from the file yet."""
+    """Features of this example, which have not been read from the file yet."""
     tags: str = ""
     """Special tokens before the source, see `SplitFiles.tags`."""
     languages: tuple[str, str] = ("", "")
@@ -61,20 +61,20 @@ class Example:
 
     @property
     def features(self) -> Rows | None:
-        """Reads the features `(R,F)` from their file; None without features."""
+        """Features `(R,F)`, read from their file by each access; None without features."""
         return None if self.rows is None else self.rows[0]
 
 
 _COLUMN_DEFAULTS: Mapping[str, Any] = {"src": "", "tags": "", "languages": ("", "")}
-"""Values of an `Example` for columns that its block lacks, where they are not None."""
+"""Fields of an `Example` that are not None if its block lacks the column."""
 
 
 @dataclass
 class Block:
     """Consecutive examples of one split as read from its files, with their faults.
 
-    An example has two texts, one or none. A single text is stored in `src`, whatever its column; without text `src`
-    holds empty strings. `text_columns` has the true columns.
+    An example has two texts, one or none. A single text is stored in `src` even if its column is `tgt`; without any
+    text `src` contains empty strings. `text_columns` has the true names of the columns.
     """
 
     split: str
@@ -82,20 +82,20 @@ class Block:
     tgt_file: str
     """Equal to `src_file` for JSONL and stories; "" without targets."""
     first: int
-    """The line of the first pair in its files, from 1; for stories always 1."""
+    """Line number of the first pair in its files, counted from 1; always 1 for stories."""
     src: list[str]
     tgt: list[str] | None
     position: int | list[int] = 0
-    """Index of the file in the split; for stories the index of the folder of each."""
+    """Index of the file in the split; for stories, the folder index of each story."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Other columns: "labels", "features", "alignment", "src_words", "tgt_words". A column is shorter than `src` if its
-    file has fewer lines."""
+    """Other columns: "labels", "features", "alignment", "src_words", "tgt_words"; for JSONL "record", the lines
+    themselves. A column is shorter than `src` if its file has fewer lines."""
     text_columns: tuple[str, ...] = TEXT_COLUMNS
-    """Names of the columns in `src` and `tgt`."""
+    """Names of the columns stored in `src` and `tgt`."""
     paths: dict[str, str] = field(default_factory=dict)
-    """Files of the other columns, unless all columns are in one file."""
+    """Paths of the other columns' files; empty if all columns are in one file."""
     offset: int = 0
-    """Pairs of the split before this block."""
+    """Number of pairs in the split before this block."""
     links: list[Links] | None = None
     """Links between words; set only for blocks without faults."""
     tags: Sequence[str] = ()
@@ -106,7 +106,7 @@ class Block:
     unreadable: set[int] = field(default_factory=set)
     """Rows that could not be decoded or parsed; they are not diagnosed further."""
     messages: list[tuple[int, str]] = field(default_factory=list)
-    """Row and error message of each unreadable line."""
+    """Row and error message for each unreadable line."""
     names: list[str] = field(default_factory=list)
     """File names of stories."""
     bom_lengths: tuple[int, int] = (0, 0)
@@ -117,7 +117,7 @@ class Block:
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """The texts by column."""
+        """Texts by column."""
         sides = [self.src]
         if self.tgt is not None:
             sides.append(self.tgt)
@@ -140,7 +140,7 @@ class Block:
             columns["languages"] = [self.languages[file] for file in files]
         if "features" in self.columns:
             features = self.columns["features"]
-            # Slices, which are read from the file only when an example is asked for its features.
+            # Slices of length 1, which are read from the file only when `Example.features` is accessed.
             columns["rows"] = (features[row : row + 1] for row in range(len(self)))
 
         values = []
@@ -150,12 +150,12 @@ class Block:
         return map(Example, *values)
 
     def hashes(self, forms: TextForms | None = None) -> PairHashes:
-        """Returns hashes by which equal examples are found.
+        """Returns hashes that are equal for equal examples.
 
         A label counts as a target. Examples with features are never equal.
 
         Args:
-            forms: for each column, the function that gives the form in which texts are compared; by default
+            forms: by column, the functions that convert texts to the form in which they are compared. Default:
                 `comparable`.
         """
         forms = forms or {}
@@ -176,7 +176,7 @@ class Block:
         return PairHashes.from_texts(first_texts, labels)
 
     def slice(self, start: int, end: int) -> "Block":
-        """Returns the pairs `start` to `end - 1`, counted from 0."""
+        """Returns the pairs in rows `start` to `end - 1`."""
         return replace(
             self,
             first=self.line(start),
@@ -191,22 +191,22 @@ class Block:
 
     @property
     def lines(self) -> NDArray[np.int64]:
-        """Line numbers `(n,)`, counted from 1 over all files of the split."""
+        """Line numbers `(n,)`, counted from 1 through all files of the split."""
         return np.arange(self.offset + 1, self.offset + 1 + len(self))
 
     @property
     def files(self) -> NDArray[np.int64]:
-        """Index of each pair's file, `(n,)`."""
+        """Index of each pair's file in the split, `(n,)`."""
         return np.broadcast_to(np.array(self.position, dtype=np.int64), len(self))
 
     def empty_targets(self) -> Mask:
-        """Returns which pairs have an empty target, `(n,)`; none without targets."""
+        """Returns which pairs have an empty target, `(n,)`; all False without targets."""
         if self.tgt is None:
             return np.zeros(len(self), dtype=bool)
         return _blank(self.tgt)
 
     def empty(self) -> Mask:
-        """Returns which examples have an empty text, `(n,)`; none without texts."""
+        """Returns which examples have an empty text, `(n,)`; all False without texts."""
         empty_targets = self.empty_targets()
         if not self.texts:
             return empty_targets
@@ -218,12 +218,12 @@ class Block:
         rows: Sequence[int] | RowIndices,
         place: Callable[[int], FaultLocation] | None = None,
     ) -> None:
-        """Adds a fault of some pairs.
+        """Adds a fault that some pairs have.
 
         Args:
-            kind: kind of the fault.
-            rows: faulty pairs; unreadable ones are ignored.
-            place: returns the location of the fault in a pair; by default `pair`.
+            kind: kind of fault.
+            rows: rows of the faulty pairs; unreadable rows are ignored.
+            place: returns the location of the fault in a row. Default: the method `pair`.
         """
         faulty = np.asarray(rows, dtype=np.int64)
         if self.unreadable:
@@ -239,7 +239,7 @@ class Block:
         return FaultLocation(self._file("src", row), self.line(row), text=text)
 
     def side(self, side: str, row: int, start: int = 0) -> FaultLocation:
-        """Returns the location of character `start` in one side ("src" or "tgt") of a pair."""
+        """Returns the location of the character at index `start` on one side of a pair, "src" or "tgt"."""
         if side == "src":
             text = self.src[row]
             bom_length = self.bom_lengths[0]
@@ -248,7 +248,7 @@ class Block:
             bom_length = self.bom_lengths[1]
         line = self.line(row)
         byte = None
-        # in JSON the bytes of a character depend on how it is escaped
+        # In JSON the byte position is unknown: it depends on how characters are escaped.
         if self.src_file != self.tgt_file:
             byte = len(text[:start].encode("utf-8", "surrogatepass")) + 1
             if line == 1:
@@ -256,14 +256,14 @@ class Block:
         return FaultLocation(self._file(side, row), line, byte=byte, text=excerpt(text, start))
 
     def place(self, column: str, row: int) -> str:
-        """Returns file and line of a pair in one of the other columns, for messages."""
+        """Returns file and line number of a pair in one of the other columns, for messages."""
         file = self.paths.get(column, self._file("src", row))
         return f"{file}, line {self.line(row)}"
 
     def line(self, row: int) -> int:
-        """Returns the line of a pair in its files, counted from 1."""
+        """Returns a pair's line number in its files, counted from 1."""
         if self.names:
-            return 1  # a story is a file
+            return 1  # each story is a file of its own
         return self.first + row
 
     def _file(self, side: str, row: int) -> str:
@@ -272,7 +272,7 @@ class Block:
         return self.src_file if side == "src" else self.tgt_file
 
     def note_bad_bytes(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
-        """Adds faults and error messages for lines that are not valid in the encoding of their file."""
+        """Adds faults and error messages for lines that are not valid in their file's encoding."""
 
         def place(row: int) -> FaultLocation:
             line = self.line(row)
@@ -281,7 +281,7 @@ class Block:
                 return FaultLocation(file.path, line, text=excerpt(text, text.index("\ufffd")))
             byte = first_bad_byte(lines[row]) + 1
             if line == 1:
-                byte += file.mark
+                byte += file.bom_length
             return FaultLocation(
                 file.path, line, byte=byte, text=explain_bad_bytes(lines[row], file.guess)
             )
@@ -290,7 +290,7 @@ class Block:
         self.add_message(file, rows, lines)
 
     def add_message(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
-        """Adds error messages for lines that are not valid in the encoding of their file, without faults."""
+        """Adds only the error messages for lines that are not valid in their file's encoding, not the faults."""
         for row in rows:
             line = self.line(row)
             message = bad_bytes_message(
@@ -298,19 +298,19 @@ class Block:
                 lines[row],
                 encoding=file.encoding,
                 guess=file.guess,
-                mark=file.mark if line == 1 else 0,
+                bom_length=file.bom_length if line == 1 else 0,
             )
             self.messages.append((row, message))
 
     def add_unusable(self, kind: FaultKind, messages: Mapping[int, str]) -> None:
-        """Marks pairs as unreadable; adds a fault with their error messages, by row."""
+        """Marks the rows in `messages` as unreadable, and adds the fault and their error messages."""
 
         def place(row: int) -> FaultLocation:
             location = self.pair(row)
             prefix = f"{location.file}, line {location.line}: "
             return replace(location, text=messages[row].removeprefix(prefix))
 
-        self.add(kind, sorted(messages), place)  # first: unreadable rows get no further faults
+        self.add(kind, sorted(messages), place)  # must come first: `add` ignores unreadable rows
         self.messages += messages.items()
         self.unreadable.update(messages)
 
@@ -323,9 +323,9 @@ def _blank(lines: Sequence[str]) -> Mask:
 
 
 def read_links(block: Block, files: SplitFiles) -> list[Links]:
-    """Returns all links of each pair, sure and possible; DataError if one is malformed or outside its sentence."""
+    """Returns the sure and possible links of each pair; DataError for a link that is malformed or out of range."""
     path = files.alignment[int(block.files[0])]
-    # Without files of words, the words are those of the text itself.
+    # Without files of words, links refer to the words of the text itself.
     sources = block.columns.get("src_words") or repeat("")
     targets = block.columns.get("tgt_words") or repeat("")
     rows = zip(

@@ -1,4 +1,4 @@
-"""Checks a corpus before training: which pairs are dropped, and a report of all faults."""
+"""Checks a corpus before training: decides which pairs to drop, and reports all faults."""
 
 import hashlib
 import json
@@ -27,31 +27,31 @@ from nmtkit.data.text.hashes import HashSet, Mask, SoughtHashes
 from nmtkit.data.text.normalization import TextForms
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
-"""Lowest rate of unknown tokens that the report mentions."""
-MANY_UNKNOWN = 0.2
+"""The report mentions only rates of unknown tokens from here on."""
+HIGH_UNKNOWN_RATE = 0.2
 """Rate of unknown tokens from which training on a text is hardly useful."""
-MOST_HASHES = 8_000_000
-"""Capacity of the set of pair hashes if duplicates are only counted, not dropped."""
+MAX_SAMPLED_HASHES = 8_000_000
+"""Maximum size of the sample in which duplicates are counted if they are not dropped."""
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
 class FaultCount:
-    """Number of pairs with one kind of fault, and what happened to them."""
+    """Number of pairs with a certain fault, and the action taken."""
 
     count: int = 0
     first_line: int = 0
-    """Line of the first such pair, counted from 1."""
+    """Line number of the first such pair, counted from 1."""
     action: str = "kept"
-    """kept, dropped or truncated."""
+    """"kept", "dropped" or "truncated"."""
 
 
 @dataclass
 class SplitReport:
-    """Counts of one split: pairs read and kept, and the tokens of the kept pairs, without EOS.
+    """Counts for one split: pairs read and kept, and the tokens of the kept pairs, without EOS.
 
-    A dropped pair counts under the first fault that applies.
+    A dropped pair is counted under the first fault that applies.
     """
 
     read: int = 0
@@ -63,20 +63,26 @@ class SplitReport:
     src_longest: int = 0
     tgt_longest: int = 0
     links: int | None = None
-    """Links between tokens; None without an alignment."""
+    """Number of links between tokens; None without an alignment."""
     findings: dict[str, FaultCount] = field(default_factory=dict)
-    """By `FaultKind.counted`."""
+    """Counts of faults by name, which is `FaultKind.counted`."""
 
     def add_fault(self, kind: FaultKind, lines: Lengths, action: str) -> None:
-        """Counts pairs with one kind of fault; `lines` are their line numbers."""
+        """Counts pairs with a certain fault; `lines` are their line numbers."""
         if not len(lines):
             return
         if kind.counted not in self.findings:
             self.findings[kind.counted] = FaultCount(first_line=int(lines[0]), action=action)
         self.findings[kind.counted].count += len(lines)
 
-    def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
-        """Counts tokens and unknown tokens of one side ("src" or "tgt") of kept pairs, `(n,)` each."""
+    def add_tokens(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
+        """Counts the tokens of kept pairs on one side, "src" or "tgt".
+
+        Args:
+            side: the side.
+            lengths: number of tokens in each text, `(n,)`.
+            unknown: number of unknown tokens in each text, `(n,)`.
+        """
         if side == "src":
             self.src_tokens += int(lengths.sum())
             self.src_unknown += int(unknown.sum())
@@ -87,13 +93,13 @@ class SplitReport:
             self.tgt_longest = max(self.tgt_longest, int(lengths.max(initial=0)))
 
     def unknown_rate(self, side: str) -> float:
-        """Returns the share of unknown tokens on one side ("src" or "tgt")."""
+        """Returns the share of unknown tokens on one side, "src" or "tgt"."""
         if side == "src":
             return self.src_unknown / max(1, self.src_tokens)
         return self.tgt_unknown / max(1, self.tgt_tokens)
 
     def summary(self, name: str, columns: Sequence[str] = TEXT_COLUMNS) -> str:
-        """Returns the number of kept pairs, for train with the tokens per pair of its text columns."""
+        """Returns the number of kept pairs and, for train, the tokens per pair in each text column."""
         unit = "pair" if len(columns) > 1 else "text"
         details = []
         if name == "train" and (self.src_tokens or self.tgt_tokens):
@@ -121,22 +127,22 @@ class SplitReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
         """Reverses `dataclasses.asdict`; TypeError if keys are missing or unknown."""
-        findings = {kind: FaultCount(**finding) for kind, finding in values["findings"].items()}
+        findings = {name: FaultCount(**count) for name, count in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
 @dataclass
 class DataReport:
-    """Report of a corpus: its splits, and its tokenizer."""
+    """Report on a corpus: its splits and its tokenizer."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
-    """Its "kind", "src_size" and "tgt_size", the "pairs_used" to learn it, and all "pairs"."""
+    """The tokenizer's "kind", "src_size" and "tgt_size"; the number of "pairs_used" to learn it, and of all "pairs"."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Checksums of the files of each split."""
+    """Checksums by split and path."""
 
-    def line(self) -> str:
-        """Returns a summary in one line: pairs, tokens per pair, unknown tokens, dropped pairs, tokenizer."""
+    def one_line_summary(self) -> str:
+        """Returns pairs, tokens per pair, unknown tokens, dropped pairs and tokenizer, all in one line."""
         columns = [
             column for column in TEXT_COLUMNS if f"{column}_size" in self.tokenizer
         ] or TEXT_COLUMNS
@@ -155,9 +161,9 @@ class DataReport:
             parts.append(f"unknown {sides}tokens: {', '.join(unknown)}")
 
         tolerated = []
-        for name, kind, fault in self.faults():
+        for split_name, fault_name, fault in self.faults():
             if fault.action == "kept":
-                tolerated.append(f"{fault.count:,} {kind} in {name}")
+                tolerated.append(f"{fault.count:,} {fault_name} in {split_name}")
         if len(tolerated) == len(self.faults()):
             parts.append("nothing was left out")
         else:
@@ -178,28 +184,28 @@ class DataReport:
         return "; ".join(parts)
 
     def mostly_unknown(self) -> str:
-        """Returns the sides of train and valid with many unknown tokens, with their rates; "" if there are none."""
+        """Returns the sides of train and valid that have many unknown tokens, with their rates; "" if none has."""
         descriptions = []
         for name, split in self.splits.items():
             if name == "test":
                 continue
             for column, side in (("src", "source"), ("tgt", "target")):
                 rate = split.unknown_rate(column)
-                if rate >= MANY_UNKNOWN:
+                if rate >= HIGH_UNKNOWN_RATE:
                     descriptions.append(f"{rate:.1%} of the {side} tokens of {name}")
         return ", ".join(descriptions)
 
     def faults(self) -> list[tuple[str, str, FaultCount]]:
-        """Returns the faults of all splits: name of the split, name of the fault, and count."""
+        """Returns name of the split, name of the fault and count for each fault of each split."""
         faults = []
-        for name, split in self.splits.items():
-            for kind, fault in split.findings.items():
-                faults.append((name, kind, fault))
+        for split_name, split in self.splits.items():
+            for fault_name, fault in split.findings.items():
+                faults.append((split_name, fault_name, fault))
         return faults
 
 
 def read_checksums(report: Path) -> dict[str, dict[str, str]]:
-    """Returns the checksums in a JSON report; empty if there is no readable report."""
+    """Returns the checksums in a JSON report; an empty dictionary if it cannot be read."""
     try:
         files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -209,24 +215,23 @@ def read_checksums(report: Path) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class FilterDecisions:
-    """Result of the check of a block before tokenization."""
+    """What `PairChecker.judge` finds in a block before tokenization."""
 
     keep: Mask
-    """`(n,)`: whether each pair is kept."""
+    """Whether each pair is kept, `(n,)`."""
     faults: list[tuple[FaultKind, Lengths, str]]
-    """Faults, the lines of their pairs, and the action taken."""
+    """Each fault with the line numbers of its pairs and the action taken."""
 
 
 class PairChecker:
     """Finds the faulty pairs of a corpus, counts them in the report and decides which to drop.
 
-    Order of calls: `register` for the blocks of valid and test, `judge` for those of train, then `judge` for those of
-    valid and test. Memory: 8 bytes per training pair (about 20 while the set grows, see `HashSet`), 18 per pair of
-    another split. If duplicates are not dropped and train has more than `MOST_HASHES` pairs, duplicates are counted in
-    a sample of fixed size, and their number is an estimate.
+    Order of calls: `register` all blocks of valid and test; then, for each block of train and after that of valid and
+    test, `judge`, `add_to_report` and, once the texts are tokenized, `filter_by_length`.
 
-    With `need_references` an empty target outside of train is an error, for tasks whose metrics need a reference. Texts
-    are duplicates if they are equal in the `forms` that the model sees.
+    Memory: 8 bytes per training pair (about 20 while the set grows, see `HashSet`), 18 per pair of another split. If
+    duplicates are not dropped and train has more than `MAX_SAMPLED_HASHES` pairs, duplicates are counted in a sample of
+    limited size, so that their number is an estimate.
     """
 
     def __init__(
@@ -236,17 +241,25 @@ class PairChecker:
         need_references: bool = False,
         forms: TextForms | None = None,
     ) -> None:
+        """Starts with an empty set of pairs.
+
+        Args:
+            config: the filters.
+            report: receives all counts.
+            need_references: makes an empty target outside train an error, for metrics that need a reference.
+            forms: see `Block.hashes`; pairs are duplicates if their texts have the same form.
+        """
         self.config = config
         self._forms = forms
         self.report = report
         self._need_references = need_references
-        self._pairs = HashSet(None if config.drop_duplicates else MOST_HASHES)
+        self._pairs = HashSet(None if config.drop_duplicates else MAX_SAMPLED_HASHES)
         self._other_pairs = SoughtHashes()
         self._other_sources = SoughtHashes()
 
     @property
-    def estimates(self) -> str:
-        """Message that the number of duplicates is an estimate; "" if it is exact."""
+    def estimate_note(self) -> str:
+        """Note for the user that the number of duplicates is an estimate; "" if it is exact."""
         one_in = self._pairs.one_in
         if one_in == 1:
             return ""
@@ -256,38 +269,46 @@ class PairChecker:
         )
 
     def register(self, block: Block) -> None:
-        """Registers pairs of valid or test, to be recognized in train."""
+        """Remembers pairs of valid or test, so that they are recognized in train."""
         hashes = block.hashes(self._forms)
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
-        """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
+        """Finds empty sides, duplicates in train, and overlap of other splits with train in the next block."""
+        if block.split == "train":
+            return self._judge_train(block)
+        return self._judge_held_out(block)
+
+    def _judge_train(self, block: Block) -> FilterDecisions:
         lines = block.lines
         empty = block.empty()
         hashes = block.hashes(self._forms)
-        if block.split == "train":
-            keep = ~empty
-            self._other_sources.lookup(hashes.src[keep])
-            self._other_pairs.lookup(hashes.pairs[keep])
-            one_in = self._pairs.one_in  # before `add`, which may halve the sample for later pairs
-            duplicate = np.zeros_like(keep)
-            duplicate[keep] = self._pairs.add(hashes.pairs[keep])
-            action = "kept"
-            if self.config.drop_duplicates:
-                keep &= ~duplicate
-                action = "dropped"
-            # In a sample of one in `one_in` pairs, each duplicate stands for `one_in` of them.
-            duplicate_lines = lines[duplicate].repeat(one_in)
-            return FilterDecisions(
-                keep, [(EMPTY, lines[empty], "dropped"), (DUPLICATE, duplicate_lines, action)]
-            )
+        keep = ~empty
+        # Marks held-out hashes that occur in train; `was_matched` reads the marks later.
+        self._other_sources.lookup(hashes.src[keep])
+        self._other_pairs.lookup(hashes.pairs[keep])
+        one_in = self._pairs.one_in  # before `add`, which may halve the sample for later pairs
+        duplicate = np.zeros_like(keep)
+        duplicate[keep] = self._pairs.add(hashes.pairs[keep])
+        action = "kept"
+        if self.config.drop_duplicates:
+            keep &= ~duplicate
+            action = "dropped"
+        # If one in `one_in` pairs is sampled, each duplicate found stands for `one_in` duplicates.
+        duplicate_lines = lines[duplicate].repeat(one_in)
+        faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, duplicate_lines, action)]
+        return FilterDecisions(keep, faults)
 
+    def _judge_held_out(self, block: Block) -> FilterDecisions:
+        lines = block.lines
+        empty = block.empty()
+        hashes = block.hashes(self._forms)
         if self._need_references:
             without_reference = lines[block.empty_targets()]
             if len(without_reference):
                 raise DataError(
-                    f"{block.split}, line {without_reference[0]}: the reference is empty, so no summary can be "
+                    f"{block.split}, line {without_reference[0]}: the reference is empty, so no output can be "
                     "compared with it; take the example out of the file"
                 )
         in_train = self._other_pairs.was_matched(hashes.pairs) & ~empty
@@ -299,22 +320,24 @@ class PairChecker:
         ]
         return FilterDecisions(np.ones_like(empty), faults)
 
-    def count(self, split: str, decision: FilterDecisions) -> SplitReport:
-        """Adds a decision to the report of the split, and returns it."""
+    def add_to_report(self, split: str, decisions: FilterDecisions) -> SplitReport:
+        """Counts a block in the split's report, and returns the report."""
         report = self.report.splits.setdefault(split, SplitReport())
-        report.read += len(decision.keep)
-        for kind, lines, action in decision.faults:
+        report.read += len(decisions.keep)
+        for kind, lines, action in decisions.faults:
             report.add_fault(kind, lines, action)
         return report
 
-    def lengths(self, split: str, lines: Lengths, lengths: Mapping[str, Lengths]) -> Mask:
-        """Returns which examples are kept by the lengths of their texts, `(n,)`.
+    def filter_by_length(self, split: str, lines: Lengths, n_tokens: Mapping[str, Lengths]) -> Mask:
+        """Counts pairs that are too long or uneven, and returns which examples are kept, `(n,)`.
+
+        `add_to_report` must have been called before for this split.
 
         Args:
             split: name of the split.
-            lines: line of each example, `(n,)`.
-            lengths: tokens of each text without EOS, `(n,)`, by column. With `over_long: truncate` the caller
-                truncates texts that are too long.
+            lines: line number of each example, `(n,)`.
+            n_tokens: number of tokens in each text, without EOS, by column, `(n,)`. With `over_long: truncate` the
+                caller truncates texts that are too long.
         """
         report = self.report.splits[split]
         config = self.config
@@ -324,15 +347,16 @@ class PairChecker:
 
         over_long = np.zeros(len(lines), dtype=bool)
         for column, limit in zip(TEXT_COLUMNS, config.limits, strict=True):
-            if column in lengths:
-                over_long |= lengths[column] > limit
+            if column in n_tokens:
+                over_long |= n_tokens[column] > limit
         report.add_fault(OVER_LONG, lines[over_long], "truncated" if truncates else action)
         keep = np.ones(len(lines), dtype=bool)
         if drops and not truncates:
             keep = ~over_long
 
-        if config.max_ratio is not None and len(lengths) == 2:
-            src_lengths, tgt_lengths = lengths.values()
+        has_both_sides = len(n_tokens) == 2  # one text alone has no length ratio
+        if config.max_ratio is not None and has_both_sides:
+            src_lengths, tgt_lengths = n_tokens.values()
             longer = np.maximum(src_lengths, tgt_lengths)
             shorter = np.minimum(src_lengths, tgt_lengths)
             uneven = keep & (longer > config.max_ratio * shorter)
@@ -343,22 +367,25 @@ class PairChecker:
 
 
 class FileChecksums:
-    """Computes SHA-256 checksums of files while they are read: a `ByteObserver`."""
+    """Computes SHA-256 checksums of files while they are read; a `ByteObserverFactory`."""
 
     def __init__(self) -> None:
         self._digests: dict[str, hashlib._Hash] = {}
 
     def __call__(self, path: str) -> Callable[[bytes], object]:
-        """Starts the checksum of a file; returns the function that takes its bytes."""
+        """Starts the checksum of a file; returns the observer of the file's bytes."""
         self._digests[path] = hashlib.sha256()
         return self._digests[path].update
 
     def of(self, paths: Iterable[str]) -> dict[str, str]:
-        """Returns the checksum of each file or folder of stories; reads files that were not observed."""
+        """Returns the checksum of each file or folder of stories by path; reads files that were not observed.
+
+        Even for a single file, the checksum is the SHA-256 sum of SHA-256 digests, so it differs from `sha256sum`'s.
+        """
         try:
             return {path: self._checksum(path) for path in paths}
-        except OSError as fault:
-            raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot read it: {error.strerror}") from error
 
     def _checksum(self, path: str) -> str:
         files = [Path(path)]
@@ -368,7 +395,7 @@ class FileChecksums:
         for file in files:
             if len(files) > 1:
                 total.update(file.name.encode())
-            if path in self._digests:
+            if path in self._digests:  # never true for a folder: stories are not observed
                 total.update(self._digests[path].digest())
                 continue
             with open(file, "rb") as opened:

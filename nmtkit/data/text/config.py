@@ -1,4 +1,4 @@
-"""The settings `data:` of a recipe: the files of each split, and the filters of training pairs."""
+"""The recipe section `data`: the files of each split, and the filters for training pairs."""
 
 import os
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from nmtkit.core.settings import Field, Settings, field_validator, model_validat
 from nmtkit.data.text.files.names import require_encoding, text_path
 
 COLUMNS = ("src", "tgt", "labels", "features")
-"""Columns of examples. Each may have its own files."""
+"""Columns of an example. Each may have its own files."""
 TEXT_COLUMNS = COLUMNS[:2]
 LINE_ALIGNED_COLUMNS = (*COLUMNS, "alignment", "src_words", "tgt_words")
-"""Settings of `SplitFiles` that name files whose line n belongs to example n."""
+"""Settings of `SplitFiles` that name files in which line n belongs to example n."""
 FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
 """Settings of `SplitFiles` that name files or folders."""
 
 
 LANGUAGE_KEYS = ("src_lang", "tgt_lang")
 _CORPUS_KEYS = ("weight", "tag", *LANGUAGE_KEYS, "temperature", "encoding")
-"""Keys that may differ among the corpora of a list, or be absent from some of them."""
+"""Keys that may differ between the corpora in a list, or be absent from some of them."""
 
 
 def language_tag(language: str) -> str:
@@ -30,13 +30,13 @@ def language_tag(language: str) -> str:
 
 
 def language_of_tag(tag: str) -> str:
-    """Returns the language of a tag of the form of `language_tag`; "" for other tags."""
+    """Returns the language of a tag that `language_tag` could have made; "" for other tags."""
     language = tag[2:-1]
     return language if tag == language_tag(language) else ""
 
 
 def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
-    """Returns the encoding of each file of a corpus, which may name a single encoding for all its files."""
+    """Returns the encoding of each file of a corpus; the setting may be one encoding for all files."""
     encoding = corpus.get("encoding") or {}
     if isinstance(encoding, dict):
         return encoding
@@ -56,7 +56,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def joined_corpora(value: Any) -> Any:
-    """Returns a split that is a list of corpora as one group of settings; returns other values unchanged."""
+    """Joins a list of corpora into one group of settings for the whole split; returns other values unchanged."""
     if isinstance(value, dict):
         return _with_languages_of_files(value)
     if (
@@ -83,12 +83,12 @@ def joined_corpora(value: Any) -> Any:
                 joined.setdefault(key, setting)
         encodings.update(_encodings_by_file(corpus))
         temperature = corpus.get("temperature", temperature)
-        # What a corpus says once holds for each of its files.
+        # These settings apply to each file of the corpus.
         weights += [corpus.get("weight", 1.0)] * file_count
         tags += [corpus.get("tag", "")] * file_count
         for key in LANGUAGE_KEYS:
             languages[key] += [corpus.get(key, "")] * file_count
-    # All keys are set, since they replace the values of an extended recipe.
+    # All keys are set, to replace the values of an extended recipe.
     joined["encoding"] = encodings or ""
     joined["temperature"] = temperature
     joined["tags"] = tags if any(tags) else []
@@ -121,7 +121,7 @@ def _require_joinable(corpora: list[dict[str, Any]]) -> None:
 
 
 def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
-    """Returns a split whose languages are lists with an item for each file, where one language was named for all."""
+    """Expands a language that is named for all files of a split to a list with one item per file."""
     file_count = 1
     for kind in FILE_KINDS:
         if isinstance(files.get(kind), list):
@@ -134,9 +134,9 @@ def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
 
 
 def language_tags(files: dict[str, Any]) -> dict[str, Any]:
-    """Returns a split with tags such as <2de> in place of its languages, for models trained with nmtkit.
+    """Replaces a split's languages by tags such as <2de>, for models trained with nmtkit.
 
-    `files` is a result of `joined_corpora`. Tags that name languages already are not changed.
+    `files` is a result of `joined_corpora`. If tags already name languages, none are added.
     """
     sources = files.get("src_lang") or []
     targets = files.get("tgt_lang") or []
@@ -162,7 +162,7 @@ def language_tags(files: dict[str, Any]) -> dict[str, Any]:
 
 
 def language_directions(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
-    """Returns names such as en-de from the languages of each file; an empty list if no language is named."""
+    """Returns each file's direction, such as en-de; an empty list if no language is named."""
     directions = []
     for pair in zip_longest(sources, targets, fillvalue=""):
         names = [language for language in pair if language]
@@ -171,73 +171,75 @@ def language_directions(sources: Sequence[str], targets: Sequence[str]) -> list[
 
 
 class SplitFiles(Settings):
-    """Files of one split: a file for each column, a JSONL file, or folders of stories.
+    """Files of one split: one file per column, a JSONL file, or folders of stories.
 
-    Several files of a column are read one after the other. A list of such groups is a list of corpora.
+    If a column has several files, they are read one after the other. A split may also be a list of such groups, its
+    corpora.
     """
 
     src: list[str] = Field(default_factory=list)
-    """Source text, one sentence per line. As for all texts, FILE#COLUMN is a column of a table (pairs.csv#English,
-    pairs.tsv#1), a language of a TMX file (memory.tmx#en) or a field of JSON lines (data.jsonl#translation.en)."""
+    """Source text, one sentence per line. Here and in all other text settings, FILE#COLUMN names a column of a table
+    (pairs.csv#English, pairs.tsv#1), a language of a TMX file (memory.tmx#en) or a field of JSON lines
+    (data.jsonl#translation.en)."""
     tgt: list[str] = Field(default_factory=list)
-    """Target text. Line n is the translation of line n of the source. A test set may go without targets."""
+    """Target text. Line n is the translation of line n in the source. A test set may have no targets."""
     labels: list[str] = Field(default_factory=list)
-    """Labels. Line n has the label of example n, or one label for each of its words, separated by white space."""
+    """Labels. Line n has one label for example n, or one label for each word of it, separated by white space."""
     features: list[str] = Field(default_factory=list)
-    """Rows of numbers, float16 or float32: .npy files of shape (n, F) or (n, R, F), or .npz files with an array (R, F)
-    or (F,) for each example, named 0, 1, 2, ... or in the order of the file. Or pictures of one size: .npy or .npz
-    files of shape (n, height, width, 3) in uint8, or .txt files with the path of a picture on each line, relative to
-    the folder of the .txt file."""
+    """Rows of float16 or float32 numbers: .npy files of shape (n, F) or (n, R, F), or .npz files with one array (R, F)
+    or (F,) per example, named 0, 1, 2, ... or else in the order of the file. Or pictures of equal size: .npy or .npz
+    files of shape (n, height, width, 3) in uint8, or .txt files with a picture's path on each line, relative to the
+    folder of the .txt file."""
     jsonl: list[str] = Field(default_factory=list)
-    """Instead of a file for each column: one JSON object per line, with a source and a target. For examples with labels
-    or an alignment, name each column: `src: data.jsonl#text`, `labels: data.jsonl#label`."""
+    """Instead of one file per column: one JSON object per line, with a source and a target. For examples with labels or
+    an alignment, name each column: `src: data.jsonl#text`, `labels: data.jsonl#label`."""
     src_field: str = "src"
-    """jsonl: the key of the source, such as text, or translation.en for a key of a nested object. Its value is a
-    string, or a list of strings that are joined by spaces. Empty: the examples have no source."""
+    """jsonl: the source's key, such as text, or translation.en for a key in a nested object. Its value is a string, or
+    a list of strings, which are joined by spaces. Empty: the examples have no source."""
     tgt_field: str = "tgt"
-    """jsonl: the key of the target. Empty: the examples have no target."""
+    """jsonl: the target's key. Empty: the examples have no target."""
     alignment: list[str] = Field(default_factory=list)
-    """Pharaoh files, one for each file of src: in train for guided training, in test to evaluate the alignments of the
-    model. Line n holds the links of pair n as i-j for source word i and target word j, counted from alignment_base, and
-    is empty for a pair without links. Words are separated by white space."""
+    """Pharaoh files, one per file of src: in train for guided training, in test to evaluate the model's alignments.
+    Line n has the links of pair n as i-j, for source word i and target word j, counted from alignment_base; it is empty
+    if pair n has no links. Words are separated by white space."""
     src_words: list[str] = Field(default_factory=list)
-    """The lines of src, cut into the words that the alignment counts, if src itself is cut in another way."""
+    """The lines of src, cut into the words that the alignment refers to, if src itself is cut differently."""
     tgt_words: list[str] = Field(default_factory=list)
-    """The lines of tgt, cut into the words that the alignment counts."""
+    """The lines of tgt, cut into the words that the alignment refers to, if tgt itself is cut differently."""
     alignment_base: Literal[0, 1] | None = None
-    """The number of the first word in links. Default: 0; but links for training that seem to count from 1 are an error
-    until this is set."""
+    """The number that links use for the first word. Default: 0; but if links for training seem to count from 1, it must
+    be set."""
     stories: list[str] = Field(default_factory=list)
-    """Instead of src and tgt: folders of .story files in the format of CNN/DailyMail: an article, followed by the
-    sentences of its summary, each below a line `@highlight`."""
+    """Instead of src and tgt: folders of .story files in the CNN/DailyMail format, an article followed by its summary
+    sentences, each after a line `@highlight`."""
     story_lists: list[str] = Field(default_factory=list)
-    """stories: files that list the stories of the split, one per line: the name of its file, or the address of its web
-    page, whose SHA-1 sum is the name. Default: all files of the folders, sorted by name."""
+    """stories: files that list the split's stories, one per line: the name of the story's file, or the address of its
+    web page, whose SHA-1 sum is the file name. Default: all files in the folders, sorted by name."""
     weights: list[Annotated[float, Field(gt=0, le=10_000)]] = Field(default_factory=list)
-    """In train, one for each file of src (or another column) or jsonl, or folder of stories: how often its pairs are
-    read per epoch. 2: twice. 0.25: a quarter of them, sampled again for each epoch. 1.5: all of them once, and half of
-    them twice. The tokenizer is learned with the same weights. Default: 1 for all."""
+    """In train, one number per file of a column, JSONL file or folder of stories: how often its pairs are read per
+    epoch. 2: twice. 0.25: a quarter of them, sampled anew for each epoch. 1.5: all of them once, and half of them a
+    second time. The tokenizer is learned with the same weights. Default: 1 for all."""
     temperature: float = Field(default=1.0, ge=1.0, le=10_000)
-    """In train, instead of weights: the share of a file of n examples in an epoch is proportional to n^(1/T), so that
-    small files are read more often. 1: in proportion to their sizes. 5 is usual with many languages (Arivazhagan et al.
-    2019, section 4.2). The tokenizer is learned without this weighting."""
+    """In train, instead of weights: temperature T. A file of n examples gets a share of the epoch in proportion to
+    n^(1/T), so that small files are read more often. 1: each example is read once. 5 is usual with many languages
+    (Arivazhagan et al. 2019, section 4.2). The tokenizer is learned without this weighting."""
     tags: list[str] = Field(default_factory=list)
-    """One for each file of src or jsonl, or folder of stories: special tokens, separated by spaces, that the model
+    """One text per file of src, JSONL file or folder of stories: special tokens, separated by spaces, that the model
     reads before each source, such as <2de> for the target language (Johnson et al. 2017) or <BT> for back-translations
-    (Caswell et al. 2019). "": none. They are added to the `specials` of a tokenizer that is learned."""
+    (Caswell et al. 2019). "": none. Tags are added to the `specials` of a newly learned tokenizer."""
     src_lang: list[str] = Field(default_factory=list)
-    """Language of the sources, or one for each file of src or jsonl, or folder of stories: the token that an imported
-    multilingual model reads, such as eng_Latn."""
+    """Language of the sources, or a list of languages, one per file of src, JSONL file or folder of stories. For an
+    imported multilingual model, the language's token, such as eng_Latn."""
     tgt_lang: list[str] = Field(default_factory=list)
-    """Language of the targets, in the same form: the token of an imported multilingual model, such as fra_Latn. For
-    other models, `de` becomes the tag <2de>."""
+    """Language of the targets, or a list, as for src_lang. For an imported multilingual model, the language's token,
+    such as fra_Latn. For other models, `de` becomes the tag <2de>."""
     directions: list[str] = Field(default_factory=list)
-    """One for each file of src or jsonl, or folder of stories: the languages of its pairs, such as en-de. Validation
-    and test report the scores of each direction. "": none."""
+    """One translation direction per file of src, JSONL file or folder of stories, such as en-de. Validation and test
+    report scores by direction. "": none."""
 
     encoding: str | dict[str, str] = ""
-    """Encoding of the text, if it is not UTF-8: one of Python's names, such as cp1252, koi8-r, shift_jis or utf-16; or
-    a name for each file that is not UTF-8: {train.fr: cp1252}."""
+    """Encoding of the text if it is not UTF-8: one of Python's names, such as cp1252, koi8-r, shift_jis or utf-16; or a
+    mapping from files that are not UTF-8 to their encodings: {train.fr: cp1252}."""
 
     @model_validator(mode="before")
     @classmethod
@@ -327,7 +329,7 @@ class SplitFiles(Settings):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of `COLUMNS` that these files have."""
+        """The columns that these files have, in the order of `COLUMNS`."""
         if self.stories:
             return TEXT_COLUMNS
         if self.jsonl:
@@ -337,8 +339,8 @@ class SplitFiles(Settings):
     def epoch_weights(self, sizes: Sequence[int]) -> list[float]:
         """Returns how often the examples of each file are read per epoch; an empty list means once.
 
-        With a temperature T, a file of n examples gets a share in proportion to n^(1/T), and the size of the epoch does
-        not change (Arivazhagan et al. 2019, section 4.2).
+        With a temperature T, a file of n examples gets a share in proportion to n^(1/T) of an epoch, whose size remains
+        the number of all examples (Arivazhagan et al. 2019, section 4.2).
         """
         if self.temperature == 1:
             return self.weights
@@ -351,14 +353,14 @@ class SplitFiles(Settings):
         return weights
 
     def encoding_of(self, path: str) -> str:
-        """Returns the encoding that the settings name for a file; "" for UTF-8."""
+        """Returns the encoding that the settings give for a file; "" for UTF-8."""
         if isinstance(self.encoding, str):
             return self.encoding
         return self.encoding.get(path) or self.encoding.get(text_path(path), "")
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """Languages of source and target of each file; an empty list if none are named."""
+        """Source and target language of each file; an empty list if none are named."""
         return [*zip_longest(self.src_lang, self.tgt_lang, fillvalue="")]
 
     @property
@@ -371,7 +373,7 @@ class SplitFiles(Settings):
         return [*self.src, *self.tgt, *self.labels, *self.features, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
-        """Returns all files and folders once; of FILE#COLUMN, the file."""
+        """Returns all files and folders without repetitions; FILE#COLUMN counts as FILE."""
         paths: dict[str, None] = {}  # a set that keeps the order
         for kind in FILE_KINDS:
             for path in getattr(self, kind):
@@ -379,7 +381,7 @@ class SplitFiles(Settings):
         return list(paths)
 
     def resolved(self, folder: str) -> "SplitFiles":
-        """Returns the same files, with each relative path resolved in `folder` if the file exists there."""
+        """Returns the same files, with relative paths resolved in `folder` if the file exists there."""
 
         def resolve(path: str) -> str:
             resolved = os.path.join(folder, path)
@@ -396,30 +398,30 @@ class SplitFiles(Settings):
 
 
 class DataConfig(Settings):
-    """The corpora, and the filters of training pairs. Valid and test pairs are never dropped."""
+    """The corpora, and the filters for training pairs. Pairs of valid and test are never dropped."""
 
     folder: str = ""
-    """Folder of relative paths. Files that do not exist there are looked up in the current folder."""
+    """Folder for relative paths. Files that do not exist there are looked up in the current folder."""
     train: SplitFiles
-    """Pairs for training. A list of such groups is a list of corpora, each of which may have a `weight`, a `tag`, and
-    the languages `src_lang` and `tgt_lang`: `tgt_lang: de` is the tag <2de>."""
+    """Pairs for training. May also be a list of such groups, the corpora, each of which may have a `weight`, a `tag`
+    and the languages `src_lang` and `tgt_lang`: `tgt_lang: de` adds the tag <2de>."""
     valid: SplitFiles | None = None
     """Pairs for validation during training."""
     test: SplitFiles | None = None
-    """Pairs to translate and score after training. null: no test set, e.g. --set data.test=null if the extended recipe
-    has one."""
+    """Pairs to translate and score after training. null: no test set, for example --set data.test=null if the extended
+    recipe has one."""
     max_length: int = Field(default=256, ge=1)
-    """Maximum number of tokens in a text of a training example. `over_long` says what happens to longer texts."""
+    """Maximum number of tokens in a text of a training example. Longer texts are handled according to `over_long`."""
     max_tgt_length: int | None = Field(default=None, ge=1)
     """Maximum number of tokens in a target. Default: max_length."""
     over_long: Literal["drop", "truncate"] = "drop"
     """What happens to texts longer than max_length. drop: leave their pairs out of training. truncate: cut the texts to
-    max_length, in all splits; a cut target is followed by EOS, as any other."""
+    max_length, in all splits; a cut target ends with EOS like any other."""
     max_ratio: float | None = Field(default=None, gt=1.0)
-    """Leave pairs out of training whose longer side has more than this many times the tokens of the shorter side.
+    """Leave out of training pairs whose longer side has more than this many times as many tokens as the shorter side.
     Default: no limit."""
     drop_duplicates: bool = False
-    """Train only on the first of equal pairs."""
+    """Leave out of training all pairs that occurred before."""
 
     @model_validator(mode="after")
     def _settings_fit_splits(self) -> "DataConfig":
@@ -446,7 +448,7 @@ class DataConfig(Settings):
 
     @property
     def zero_shot(self) -> list[str]:
-        """The directions that are validated or tested, but not trained (Johnson et al. 2017, section 4.4)."""
+        """Directions that are validated or tested but not trained (Johnson et al. 2017, section 4.4)."""
         directions: dict[str, None] = {}  # a set that keeps the order
         for files in (self.valid, self.test):
             if files is not None:
@@ -455,7 +457,7 @@ class DataConfig(Settings):
         return [direction for direction in directions if direction not in trained]
 
     def splits(self) -> dict[str, SplitFiles]:
-        """Returns the splits that have files, of train, valid and test, with their paths resolved in `folder`."""
+        """Returns train and, if they exist, valid and test, with paths resolved in `folder`."""
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
         return {
             name: files.resolved(self.folder) for name, files in splits.items() if files is not None

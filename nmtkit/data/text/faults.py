@@ -1,4 +1,4 @@
-"""The kinds of faults of a corpus, with their remedies, and locations of faults."""
+"""The kinds of faults in a corpus, with their remedies, and the locations of faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Severity = Literal["error", "warning", "note"]
-"""error: training cannot use the files, or lines are paired wrongly. warning: pairs are likely faulty, or they inflate
+"""error: training cannot use the files, or lines are paired wrongly. warning: pairs are probably faulty, or inflate
 scores. note: nothing needs to be corrected."""
 RowIndices: TypeAlias = NDArray[np.int64]
-"""Indices of pairs in a block."""
+"""Rows of a block."""
 
 CONTEXT_CHARACTERS = 24
-"""Characters shown before the fault in an excerpt."""
+"""Number of characters shown before the fault in an excerpt."""
 EXCERPT_CHARACTERS = 100
-"""Maximum width of an excerpt of a line."""
+"""Maximum length of an excerpt."""
 
 
 @dataclass(frozen=True)
 class FaultKind:
-    """A kind of fault of files, lines or pairs."""
+    """A kind of fault that files, lines or pairs can have."""
 
     name: str
     """Name in JSON and logs."""
@@ -29,7 +29,7 @@ class FaultKind:
     title: str
     """Name in tables."""
     remedy: str
-    """What the user can do, as a sentence."""
+    """Advice to the user, as a sentence."""
     drops: bool = False
     """Whether `--fix` drops such pairs."""
     mends: bool = False
@@ -44,27 +44,27 @@ class FaultLocation:
 
     file: str
     line: int
-    """Counted from 1."""
+    """Line number, counted from 1."""
     byte: int | None = None
-    """Counted from 1 in the line; None if it is not known."""
+    """Byte position in the line, counted from 1; None if it is not known."""
     text: str = ""
-    """Excerpt, or explanation."""
+    """Excerpt of the line, or an explanation."""
 
 
 @dataclass(frozen=True)
 class BlockFaults:
-    """One kind of fault in some pairs of a block."""
+    """A kind of fault in a block, with the pairs that have it."""
 
     kind: FaultKind
     rows: RowIndices
-    """Rows of the faulty pairs in the block."""
+    """Rows of the faulty pairs."""
     place: Callable[[int], FaultLocation]
     """Returns the location of the fault in a row."""
 
 
 @dataclass(frozen=True)
 class FileFault:
-    """Fault of a whole file, or of two files that do not fit together."""
+    """A fault of a whole file, or of two files that do not fit together."""
 
     kind: FaultKind
     place: FaultLocation
@@ -75,14 +75,14 @@ class FileFault:
     counts: tuple[int, int] | None = None
     """Line counts of source and target if they differ."""
     other: str = ""
-    """The file of the target if the line counts differ."""
+    """The target file if the line counts differ."""
 
 
 def excerpt(text: str, position: int = 0, width: int = EXCERPT_CHARACTERS) -> str:
-    """Returns the part of a text around a character, at most `width` characters, with "…" where it is cut."""
+    """Returns up to `width` characters of a text around a position, with "…" where the text was cut."""
     start = max(0, min(position - CONTEXT_CHARACTERS, len(text) - width))
     if start < 3:
-        start = 0  # "…" would be hardly shorter than what it replaces
+        start = 0  # "…" would hardly be shorter than the one or two characters it replaces
     end = start + width
     shown = text[start:end]
     if start > 0:
@@ -92,7 +92,7 @@ def excerpt(text: str, position: int = 0, width: int = EXCERPT_CHARACTERS) -> st
     return shown
 
 
-# A table: one or two lines for each kind.
+# A table with a few lines per kind, hence not formatted.
 # fmt: off
 # Errors: the files cannot be used as they are.
 MISSING = FaultKind("missing", "error", "file cannot be read", "Name a file that exists and can be read.")
@@ -122,7 +122,7 @@ FEATURES = FaultKind("features", "error", "file of features cannot be used",
 STORY = FaultKind("story", "error", "file is not a story",
     "Leave the file out, or add the missing highlights.", drops=True)
 
-# Warnings: pairs that are likely faulty, or that flatter the results.
+# Warnings: pairs that are probably faulty, or that inflate scores.
 SEPARATOR = FaultKind("separator", "warning", "line separator inside of a line",
     "Replace it by a space: other programs read two lines, so that line numbers no longer agree.", mends=True)
 LINE_ENDS = FaultKind("line-ends", "warning", r"some lines end in \r\n, others in \n",

@@ -1,7 +1,7 @@
-"""Files of features: each example has rows of numbers `(R,F)`, which are read from the file when they are needed.
+"""Files of features: each example is a matrix `(R,F)` of numbers, read from the file only when it is needed.
 
-R is the number of rows, F the number of features in a row. A picture of H rows and W columns of pixels becomes rows
-`(H,3W)`: red, green and blue of each pixel.
+R is the number of rows, F the number of features in a row. A picture of H x W pixels becomes a matrix `(H,3W)` with the
+red, green and blue values of each pixel.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,50 +17,52 @@ from nmtkit.data.text.faults import FEATURES, FaultLocation, FileFault
 from nmtkit.data.text.files.lines import BLOCK_LINES, read_lines
 
 Rows: TypeAlias = NDArray[Any]
-"""Features of an example, `(R,F)`."""
+"""Features of one example, `(R,F)`."""
 _DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 _SHAPES = "an .npy file has the shape (examples, F) or (examples, R, F), an array of an .npz file (R, F) or (F,)"
 
 
 class FeaturesFile:
-    """The examples of a .npy or .npz file, or of a list of pictures, with the methods of a `TextFile`."""
+    """The examples of an .npy or .npz file, or of a list of pictures; has the reading methods of `TextFile`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.mark = 0
-        """Length of the byte-order mark: none."""
-        self.count = 0
+        self.bom_length = 0
+        """Always 0: the file has no byte-order mark."""
+        self.n_lines = 0
         """Number of examples."""
-        self.whole = True
-        """Whether the file could be opened."""
+        self.is_readable = True
+        """False if the file could not be opened."""
         self.layout = ""
-        """Number of features and type of the numbers, which are the same in all rows; "" without examples."""
+        """Number of features and their data type, which all rows share, as a text; "" without examples."""
         self._taken = 0
         self._new_faults: list[FileFault] = []
         try:
             self._content: Any = _open(path)
             self._keys: Sequence[Any] = self._keys_of(self._content)
-            self.count = len(self._keys)
-            if self.count:
-                self._array(0)  # sets the layout, or shows that the file has other contents
-        except Exception as fault:  # numpy and zipfile have many exceptions for damaged files
+            self.n_lines = len(self._keys)
+            if self.n_lines:
+                self._array(0)  # sets the layout; raises if the file has other contents
+        except (
+            Exception
+        ) as fault:  # numpy and zipfile raise many kinds of exceptions for damaged files
             message = f"{path}: cannot read it as .npy or .npz: {fault}"
             if isinstance(fault, DataError):
                 message = str(fault)
             elif isinstance(fault, ValueError) and not path.endswith((".npy", ".npz")):
-                # Here numpy's message is about pickled files, which does not help.
+                # numpy's message for such a file is about pickles, which does not help.
                 message = (
                     f"{path}: cannot read it as .npy or .npz; "
                     "pictures are named in a .txt file, a path on each line"
                 )
-            self.whole = False
-            self.count = 0
+            self.is_readable = False
+            self.n_lines = 0
             self._new_faults.append(
                 FileFault(FEATURES, FaultLocation(path, 1, text=message), message)
             )
 
     def _keys_of(self, content: Any) -> Sequence[Any]:
-        """Returns the index or name of each example in the content of the file."""
+        """Returns the index or name of each example in the content."""
         if isinstance(content, list):
             return range(len(content))
         if isinstance(content, np.ndarray):
@@ -72,7 +74,7 @@ class FeaturesFile:
         return numbers if set(numbers) == set(names) else names
 
     def _array(self, number: int) -> Rows:
-        """Returns the features of an example; of a memory-mapped file, without reading them."""
+        """Returns the features of an example; does not read them yet if the file is memory-mapped."""
         array = self._content[self._keys[number]]
         if isinstance(array, Path):
             array = _read_picture(array)
@@ -100,7 +102,7 @@ class FeaturesFile:
         """Returns the features of an example, counted from 0.
 
         Raises:
-            DataError: they have another layout than the first example, are not finite, or cannot be read.
+            DataError: the features differ from the first example's layout, are not finite, or cannot be read.
         """
         try:
             rows = self._array(number)
@@ -119,28 +121,28 @@ class FeaturesFile:
             )
         return rows
 
-    def fill(self, least: int = 0) -> int:
-        """Returns the number of examples for the next block; fewer than `least` only at the end."""
-        return min(self.count - self._taken, max(least, BLOCK_LINES))
+    def fill(self, min_lines: int = 0) -> int:
+        """Returns the number of examples for the next block; fewer than `min_lines` only at the end."""
+        return min(self.n_lines - self._taken, max(min_lines, BLOCK_LINES))
 
     def take(self, count: int) -> "tuple[FeatureRows, list[int]]":
-        """Returns the next examples; the list of faulty ones is empty, since they are not read yet."""
+        """Returns the next `count` examples and an empty list of faulty ones, because nothing is read yet."""
         first = self._taken
-        self._taken = min(self.count, first + count)
+        self._taken = min(self.n_lines, first + count)
         return FeatureRows(self, range(first, self._taken)), []
 
     def skip_rest(self) -> None:
         """Does nothing: the number of examples is known."""
 
     def new_faults(self) -> list[FileFault]:
-        """Returns the faults of the whole file that were found since the last call."""
+        """Returns the faults of the file as a whole that were found since the last call."""
         faults = self._new_faults
         self._new_faults = []
         return faults
 
 
 class FeatureRows(Sequence[Rows]):
-    """Features of consecutive examples. Indexing reads an example from the file; slicing reads nothing."""
+    """Features of consecutive examples. Indexing reads an example from the file; slicing does not."""
 
     def __init__(self, file: FeaturesFile, numbers: range) -> None:
         self._file = file
@@ -156,19 +158,19 @@ class FeatureRows(Sequence[Rows]):
 
 
 def _open(path: str) -> Any:
-    """Returns all examples in one array, arrays by name, or a list of the paths of pictures."""
+    """Returns an array with all examples, a mapping of arrays by name, or a list of picture paths."""
     if path.endswith(".txt"):
         return [Path(path).parent / line for line in read_lines(path)]
     content = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(content, np.ndarray) and len(content.files) == 1:
         only_array = content[content.files[0]]
-        if only_array.ndim == 4:  # all pictures of the file
+        if only_array.ndim == 4:  # it contains all pictures of the file
             return only_array
     return content
 
 
 def _read_picture(path: Path) -> Rows:
-    from PIL import Image  # here, since only pictures need it
+    from PIL import Image  # imported here because only pictures need it
 
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))  # (H, W, 3)
@@ -181,7 +183,7 @@ def _layout(array: Rows) -> str:
 
 
 def require_one_layout(splits: Iterable[SplitFiles]) -> None:
-    """Raises DataError if files of features differ in the number of features or the type of the numbers."""
+    """Raises a DataError if files of features differ in the number of features or in the data type."""
     first_path = ""
     first_layout = ""
     for files in splits:

@@ -1,4 +1,4 @@
-"""64-bit hashes of lines, and sets of them for whole corpora."""
+"""64-bit hashes of lines, and sets of hashes for whole corpora."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -16,8 +16,8 @@ _TARGET_FACTOR = np.uint64(0xC2B2AE3D27D4EB4F)
 class PairHashes(NamedTuple):
     """Hashes `(n,)` of pairs and of their sources.
 
-    Valid within this process only, since Python's hashes are salted. Among 100 million pairs, a collision occurs in one
-    of some thousand corpora.
+    They are valid only within this process, since Python's hashes are salted. Among 100 million pairs, the probability
+    of a collision is about 0.03 %.
     """
 
     pairs: Hashes
@@ -25,7 +25,7 @@ class PairHashes(NamedTuple):
 
     @classmethod
     def from_texts(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
-        """Hashes sources, and their targets if there are any."""
+        """Hashes sources and, if there are any, targets."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
         # Modulo 2^64. Without the factors, swapping source and target would not change the sum.
@@ -34,19 +34,19 @@ class PairHashes(NamedTuple):
 
 
 def _hashes(lines: Sequence[str]) -> Hashes:
-    # Python's 64-bit hash is many times faster than hashlib, and is stored with the string after the first call.
+    # Python's 64-bit hash is many times faster than hashlib, and strings cache it.
     return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
 
 
 def _is_member(hashes: Hashes, sorted_members: Hashes) -> tuple[Mask, NDArray[np.intp]]:
-    """Looks up hashes in a sorted array that is not empty; returns whether each is there, and its index if it is."""
+    """Looks up hashes in a nonempty sorted array; returns whether each is a member, and the indices of the members."""
     # The insertion point of a hash above all members is the length of the array, which is not a valid index.
     indices = np.minimum(np.searchsorted(sorted_members, hashes), len(sorted_members) - 1)
     return sorted_members[indices] == hashes, indices
 
 
 class SoughtHashes:
-    """Hashes to look up in train, and whether each was found there."""
+    """Hashes of valid and test, marked if they also occur in train."""
 
     def __init__(self) -> None:
         self._added: list[Hashes] = []
@@ -54,11 +54,11 @@ class SoughtHashes:
         self._was_matched: Mask = np.empty(0, dtype=bool)
 
     def add(self, hashes: Hashes) -> None:
-        """Adds hashes; all must be added before the first lookup."""
+        """Adds hashes of valid or test; all must be added before the first lookup."""
         self._added.append(hashes)
 
     def lookup(self, hashes: Hashes) -> Mask:
-        """Looks up hashes of train; returns whether each is among the added ones, `(n,)`."""
+        """Marks the added hashes that occur in `hashes` of train; returns which of `hashes` were added, `(n,)`."""
         if self._added:
             self._hashes = np.unique(np.concatenate(self._added))
             self._was_matched = np.zeros(len(self._hashes), dtype=bool)
@@ -70,32 +70,32 @@ class SoughtHashes:
         return matches
 
     def was_matched(self, hashes: Hashes) -> Mask:
-        """Returns whether each hash was found in train, `(n,)`."""
+        """Returns whether each added hash was found in train, `(n,)`."""
         return np.isin(hashes, self._hashes[self._was_matched])
 
 
 class HashSet:
     """A set of 64-bit hashes that needs 8 bytes per member, and about 20 while it grows.
 
-    The members are in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
+    The members are stored in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
 
-    With a limit of `most` members the set is a sample: it ignores all hashes above a bound, and the bound is halved
-    whenever the set exceeds the limit.
+    With a limit of `max_size` members the set is a sample: it ignores all hashes above a bound, and halves the bound
+    whenever it exceeds the limit.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, max_size: int | None = None) -> None:
         self._runs: list[Hashes] = []
-        self._most = most
+        self._max_size = max_size
         self.one_in = 1
-        """One in this many hashes is sampled: the smallest. 1 if all are."""
+        """The set is a sample of one in `one_in` hashes, those with the smallest values; 1 means all hashes."""
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
-        """Adds hashes; returns whether each was a member already or occurred earlier in this call, `(n,)`.
+        """Adds hashes; returns whether each was already a member or occurs earlier in `hashes`, `(n,)`.
 
-        The result is False for hashes outside of the sample.
+        The result is False for hashes outside the sample.
         """
         unique, first_indices = np.unique(hashes, return_index=True)
         repeats = np.ones(len(hashes), dtype=bool)
@@ -116,9 +116,9 @@ class HashSet:
             new_run.sort(kind="stable")  # timsort: merges two sorted halves in linear time
         if len(new_run):
             self._runs.append(new_run)
-        while self._most is not None and len(self) > self._most:
+        while self._max_size is not None and len(self) > self._max_size:
             self.one_in *= 2
-            # Copies, since a slice would keep the memory of the whole run.
+            # Copied, since a slice would keep the whole run in memory.
             self._runs = [self._sampled_part(run).copy() for run in self._runs]
         return repeats
 
@@ -127,5 +127,5 @@ class HashSet:
         return np.uint64((1 << 64) // self.one_in - 1)
 
     def _sampled_part(self, sorted_hashes: Hashes) -> Hashes:
-        """Returns the part of a sorted array that is up to the bound."""
+        """Returns the hashes of a sorted array that do not exceed the bound."""
         return sorted_hashes[: np.searchsorted(sorted_hashes, self._bound, side="right")]

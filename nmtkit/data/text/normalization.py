@@ -1,6 +1,6 @@
 """Normalization of text, and the white space that separates words.
 
-White space is what `str.split` splits at: the White_Space characters of Unicode (such as the tab, VT, NEL, the no-break
+White space is what `str.split` splits at: Unicode's White_Space characters (such as the tab, VT, NEL, the no-break
 space, U+2028 and the ideographic space) and the separators FS, GS, RS and US. It separates words for every kind of
 tokenizer and in every command. The zero-width space (U+200B), the joiners (U+200C and U+200D) and the byte-order mark
 (U+FEFF) are not white space.
@@ -13,60 +13,62 @@ from functools import cache
 from typing import Literal, TypeAlias
 
 Normalization = Literal["nfkc_numbers", "nfkc", "none"]
-"""Rules by which a text is normalized; see `normalize`."""
+"""Name of a set of normalization rules; see `normalize`."""
 
 TextForms: TypeAlias = Mapping[str, Callable[[str], str]]
-"""For each column, the function that returns the form in which its texts are compared."""
+"""Functions by column that convert texts to the form in which they are compared."""
 
 DEFAULT: Normalization = "nfkc_numbers"
-"""Rules that apply before the tokenizer is known."""
+"""The rules that apply if no tokenizer determines them."""
 
 OTHER_SPACES = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
 )
 OTHER_SPACES += "\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-"""All white space except the space itself."""
+"""All white-space characters except the space."""
 
 REMOVED = "\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x7f\x8f\x9f"
 REMOVED += "\u061c\u200e\u200f\ufeff"
-"""Characters that nfkc_numbers removes: control characters, marks of writing direction and the byte-order mark."""
+"""Characters that nfkc_numbers removes: control characters, directional marks and the byte-order mark."""
 
 BLANKED = "\u200b\ufffd"
-"""Characters that are not white space but become a space in nfkc_numbers: the zero-width space and the replacement
-character."""
+"""Characters that nfkc_numbers replaces by a space although they are not white space: the zero-width space and the
+replacement character."""
 
 _REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
 _BLANKED = re.compile(f"[{BLANKED}]")
 _MISSED_SPACES = re.compile("[\x0b\x1c-\x1f\x85]")
 _ALL_LETTERS = range(0x20000)
-"""No character beyond this range has a decomposition that changes a number."""
+"""Code points that may have a decomposition that changes a number."""
 
 
 def normalize(text: str, rules: Normalization) -> str:
-    """Returns the text normalized by the rules, with single spaces between its words.
+    """Returns the text normalized by these rules, with single spaces between words.
 
-    * nfkc_numbers: NFKC, but numbers keep their value: superscripts, subscripts, fractions and enclosed numbers stay as
-      they are. Invisible characters are removed, except for the zero-width joiner and non-joiner.
+    * nfkc_numbers: NFKC, except that superscripts, subscripts, fractions and enclosed numbers stay as they are, so that
+      numbers keep their value. Invisible characters are removed, except for the zero-width joiner and non-joiner.
     * nfkc: Unicode's NFKC without exceptions, which turns "10⁵" into "105" and "2½" into "21⁄2".
-    * none: only white space is normalized.
+    * none: normalizes only white space.
     """
     if rules == "nfkc":
         text = unicodedata.normalize("NFKC", text)
     elif rules == "nfkc_numbers":
         text = _nfkc_with_exceptions(text)
-        if not text.isprintable() or "\ufffd" in text:  # a quick test that hardly any line passes
+        if (
+            not text.isprintable() or "\ufffd" in text
+        ):  # a quick test: hardly any line has such characters
             text = _REMOVED.sub("", text)
             text = _BLANKED.sub(" ", text)
     return " ".join(text.split())
 
 
 def comparable(text: str) -> str:
-    """Returns the form in which texts are compared if no tokenizer determines how they are normalized."""
+    """Returns the form in which texts are compared if no tokenizer determines the normalization."""
     return normalize(text, DEFAULT)
 
 
 def separate_words(text: str) -> str:
-    """Replaces the white space that sentencepiece's nmt_nfkc deletes or reads as a letter by spaces."""
+    """Replaces by spaces the white space that sentencepiece's nmt_nfkc would delete or treat as a letter."""
     return _MISSED_SPACES.sub(" ", text)
 
 
@@ -75,7 +77,7 @@ def _nfkc_with_exceptions(text: str) -> str:
         return text
     exceptions = nfkc_exceptions()
     parts = []
-    for part in _exceptions_pattern().split(text):  # text and exceptions in turn
+    for part in _exceptions_pattern().split(text):  # alternates between text and exceptions
         if part in exceptions:
             parts.append(exceptions[part])
         else:
@@ -85,11 +87,11 @@ def _nfkc_with_exceptions(text: str) -> str:
 
 @cache
 def nfkc_exceptions() -> Mapping[str, str]:
-    """Returns the characters that nfkc_numbers and NFKC treat differently, and what each becomes in nfkc_numbers.
+    """Returns the characters that nfkc_numbers treats differently from NFKC, each with its nfkc_numbers form.
 
     Superscripts, subscripts, fractions and enclosed numbers do not change. Units such as "㎡" become "m²".
     """
-    # Japanese text uses the full-width tilde as a wave dash; sentencepiece's rules do not change it either.
+    # Japanese text uses the full-width tilde as a wave dash; sentencepiece's rules keep it too.
     exceptions = {"\uff5e": "\uff5e"}
     for code in _ALL_LETTERS:
         letter = chr(code)

@@ -1,6 +1,6 @@
 """Reads examples from files in blocks: line-aligned columns, JSON lines and stories, plain or compressed.
 
-`SplitReader` reports faults and continues; `read_blocks` and `read_pairs` stop at the first one.
+`SplitReader` reports faults and continues; `read_blocks` and `read_pairs` stop at the first fault.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUM
 from nmtkit.data.text.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
 from nmtkit.data.text.features import FeaturesFile
 from nmtkit.data.text.files.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.data.text.files.lines import ByteObserver, TextFile, read_lines
+from nmtkit.data.text.files.lines import ByteObserverFactory, TextFile, read_lines
 
 BLOCK_STORIES = 256
 """Number of stories in a block."""
 LINKED_PAIRS = 20_000
-"""Number of pairs at the beginning of a file by whose links `require_link_base` judges the file."""
+"""`require_link_base` judges a file by the links of this many pairs at its beginning."""
 
 Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
@@ -30,40 +30,49 @@ ReadItem: TypeAlias = Block | FileFault
 
 
 class SplitReader:
-    """Reads the examples of a split in blocks, each line once, and continues after faults.
-
-    `watch` observes the bytes read of each text file. With `pipes` the files may be pipes.
-    """
+    """Reads the examples of a split in blocks, each line once, and continues after faults."""
 
     def __init__(
-        self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False
+        self,
+        split: str,
+        files: SplitFiles,
+        observer_for: ByteObserverFactory | None = None,
+        allow_pipes: bool = False,
     ) -> None:
+        """Opens no file yet.
+
+        Args:
+            split: name of the split.
+            files: files of the split.
+            observer_for: makes the observer of each text file's bytes.
+            allow_pipes: accepts files that are not regular, such as named pipes.
+        """
         self._split = split
         self._files = files
-        self._watch = watch
-        self._pipes = pipes
+        self._observer_for = observer_for
+        self._allow_pipes = allow_pipes
         self.parts = 1
-        """Number of files, or pairs of files; all stories count as one."""
+        """Number of files per column; all stories count as one file."""
         kind = next(kind for kind in FILE_KINDS if getattr(files, kind))
         if kind != "stories":
             self.parts = len(getattr(files, kind))
         self._peeked: Iterator[ReadItem] | None = None
-        """All items of the only file after `peek`: those that `peek` has read, then the remaining ones."""
+        """All items of a single file after `peek`: first the items that `peek` has read, then the remaining ones."""
 
     def peek(self, part: int) -> Iterator[Block]:
-        """Yields the first blocks of one file before iteration.
+        """Yields blocks from the beginning of file number `part`, before iteration starts.
 
-        If there is only one file, iteration does not read these blocks again. The beginnings of several files are read
-        twice, so that never more than one of them is open.
+        If there is only one file, iteration does not read these blocks again. If there are several, their beginnings
+        are read twice, so that only one file is open at a time.
         """
         if self.parts > 1:
             for item in self._part(part, None):
                 if isinstance(item, Block):
                     yield item
             return
-        items = self._part(part, self._watch)
+        items = self._part(part, self._observer_for)
         peeked_items: list[ReadItem] = []
-        # the list is filled below, before the chain reads it
+        # The list is filled below, before the chain reads it.
         self._peeked = chain(peeked_items, items)
         for item in items:
             peeked_items.append(item)
@@ -75,18 +84,18 @@ class SplitReader:
         self._peeked = None
         examples = 0
         for part in range(self.parts):
-            for item in peeked or self._part(part, self._watch):
+            for item in peeked or self._part(part, self._observer_for):
                 if isinstance(item, Block):
                     item.offset = examples
                     examples += len(item)
                 yield item
 
-    def _part(self, part: int, watch: ByteObserver | None) -> Iterator[ReadItem]:
+    def _part(self, part: int, observer_for: ByteObserverFactory | None) -> Iterator[ReadItem]:
         files = self._files
         if files.stories:
             return self._stories()
         if files.jsonl:
-            return self._records(part, self._open(files.jsonl[part], watch))
+            return self._records(part, self._open(files.jsonl[part], observer_for))
         sources: dict[str, Source] = {}
         for kind in LINE_ALIGNED_COLUMNS:
             paths = getattr(files, kind)
@@ -95,17 +104,22 @@ class SplitReader:
             if kind == "features":
                 sources[kind] = FeaturesFile(paths[part])
             else:
-                sources[kind] = self._open(paths[part], watch)
+                sources[kind] = self._open(paths[part], observer_for)
         return self._aligned(part, sources)
 
-    def _open(self, path: str, watch: ByteObserver | None) -> TextFile:
-        return TextFile(path, watch, pipes=self._pipes, encoding=self._files.encoding_of(path))
+    def _open(self, path: str, observer_for: ByteObserverFactory | None) -> TextFile:
+        return TextFile(
+            path,
+            observer_for,
+            allow_pipes=self._allow_pipes,
+            encoding=self._files.encoding_of(path),
+        )
 
     def _aligned(self, part: int, sources: dict[str, Source]) -> Iterator[ReadItem]:
-        """Reads blocks of examples from files, by column, whose line n belongs to example n."""
+        """Yields examples from line-aligned files, given by column: line n of each file belongs to example n."""
         text_columns = tuple(column for column in TEXT_COLUMNS if column in sources)
         others = {kind: file for kind, file in sources.items() if kind not in text_columns}
-        # The leading files determine the number of examples. Without text, this is the file of the first column.
+        # The leading files determine the number of examples. If no column is text, the first column leads.
         leading: list[Source] = [sources[column] for column in text_columns]
         if not leading:
             leading = [next(iter(others.values()))]
@@ -132,12 +146,13 @@ class SplitReader:
                 position=part,
                 text_columns=text_columns,
                 paths={kind: file.path for kind, file in others.items()},
-                bom_lengths=(src.mark, tgt.mark if tgt else 0),
+                bom_lengths=(src.bom_length, tgt.bom_length if tgt else 0),
             )
             for file, lines, faulty in zip(leading, texts, faulty_rows, strict=False):
                 if isinstance(file, TextFile):
                     block.note_bad_bytes(file, faulty, lines)
-            block.unreadable.update(*faulty_rows)  # after the faults of all columns were added
+            # Only now, because `note_bad_bytes` ignores rows that are already unreadable.
+            block.unreadable.update(*faulty_rows)
             for kind, file in others.items():
                 file.fill(count)
                 block.columns[kind], faulty = file.take(count)
@@ -149,14 +164,14 @@ class SplitReader:
         for file in leading:
             file.skip_rest()
             yield from file.new_faults()
-        if tgt and src.whole and tgt.whole and src.count != tgt.count:
+        if tgt and src.is_readable and tgt.is_readable and src.n_lines != tgt.n_lines:
             yield _different_targets(src, tgt)
-        if not src.whole:
+        if not src.is_readable:
             return
         for file in others.values():
             file.skip_rest()
             yield from file.new_faults()
-            if file.whole and file.count != src.count:
+            if file.is_readable and file.n_lines != src.n_lines:
                 yield _different_column(src, file)
 
     def _records(self, part: int, file: TextFile) -> Iterator[ReadItem]:
@@ -171,7 +186,7 @@ class SplitReader:
     def _record_block(
         self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]
     ) -> Block:
-        """Parses JSON lines, the first of which is line `first`; rows of `faulty` are not valid text."""
+        """Parses JSON lines from line number `first` on; lines with an index in `faulty` are undecodable."""
         field_names = {
             column: getattr(self._files, f"{column}_field") for column in self._files.columns
         }
@@ -252,33 +267,33 @@ class SplitReader:
 
 def _different_targets(src: Source, tgt: Source) -> FileFault:
     message = (
-        f"{src.path} has {src.count} lines, but {tgt.path} has {tgt.count}: "
+        f"{src.path} has {src.n_lines} lines, but {tgt.path} has {tgt.n_lines}: "
         "line n of one must be the translation of line n of the other"
     )
     return FileFault(
         LINE_COUNTS,
-        FaultLocation(src.path, min(src.count, tgt.count) + 1),
+        FaultLocation(src.path, min(src.n_lines, tgt.n_lines) + 1),
         message,
-        count=abs(src.count - tgt.count),
-        counts=(src.count, tgt.count),
+        count=abs(src.n_lines - tgt.n_lines),
+        counts=(src.n_lines, tgt.n_lines),
         other=tgt.path,
     )
 
 
 def _different_column(src: Source, column: Source) -> FileFault:
     message = (
-        f"{src.path} has {src.count} lines, but {column.path} has {column.count}: "
+        f"{src.path} has {src.n_lines} lines, but {column.path} has {column.n_lines}: "
         "line n of one must belong to line n of the other"
     )
-    location = FaultLocation(column.path, min(src.count, column.count) + 1)
-    return FileFault(LINE_COUNTS, location, message, count=abs(src.count - column.count))
+    location = FaultLocation(column.path, min(src.n_lines, column.n_lines) + 1)
+    return FileFault(LINE_COUNTS, location, message, count=abs(src.n_lines - column.n_lines))
 
 
 def require_link_base(files: SplitFiles) -> None:
-    """Checks by the first links of each file whether words are counted from 0, unless `alignment_base` is set.
+    """Checks, unless `alignment_base` is set, that the first links of each file seem to count words from 0.
 
     Raises:
-        DataError: a link is malformed, or hardly any link of a file has a first word.
+        DataError: a link is malformed, or hardly any link in a file has a first word.
     """
     if not files.has_links or files.alignment_base is not None:
         return
@@ -299,17 +314,20 @@ def require_link_base(files: SplitFiles) -> None:
             )
 
 
-# --------------------------------------------------------------------------------------------------------- sound pairs
+# ----------------------------------------------------------------------------- strict reading: stop at the first fault
 
 
 def read_blocks(
-    split: str, files: SplitFiles, json_target: bool = False, watch: ByteObserver | None = None
+    split: str,
+    files: SplitFiles,
+    json_target: bool = False,
+    observer_for: ByteObserverFactory | None = None,
 ) -> Iterator[Block]:
-    """Yields the examples of one split in blocks, with their links; stops at the first fault.
+    """Yields the examples of one split in blocks, with their links; raises a DataError at the first fault.
 
-    JSON lines as targets are an error unless `json_target`.
+    Targets that are JSON lines are an error unless `json_target` is set. `observer_for` is as in `SplitReader`.
     """
-    for item in SplitReader(split, files, watch, pipes=True):
+    for item in SplitReader(split, files, observer_for, allow_pipes=True):
         if isinstance(item, FileFault):
             if item.message:
                 raise DataError(item.message)
@@ -319,7 +337,7 @@ def read_blocks(
             _, first_message = min(item.messages, key=lambda row_and_message: row_and_message[0])
             raise DataError(first_message)
         if any(len(lines) < len(item) for lines in item.columns.values()):
-            continue  # a column has ended; the reader yields a fault after the last block
+            continue  # a file is too short; the reader yields the fault after the last block
         if files.has_links:
             item.links = read_links(item, files)
         item.tags = files.tags
@@ -330,7 +348,7 @@ def read_blocks(
 def require_plain_text(
     block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False
 ) -> None:
-    """Raises DataError with `remedy` if the first block of plain text is JSON lines; ignores later blocks."""
+    """Raises a DataError with this remedy if the first block of a text file is JSON lines; accepts all later blocks."""
     if files.jsonl or files.stories or block.first > 1:
         return
     refuse_json_lines(block.src, block.src_file, remedy)
@@ -339,7 +357,7 @@ def require_plain_text(
 
 
 def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
-    """Yields the examples of one split one by one; see `read_blocks`."""
+    """Yields the examples of a split one by one; see `read_blocks`."""
     for block in read_blocks("", files, json_target):
         yield from block.examples()
 
@@ -351,13 +369,13 @@ _SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Returns article and summary of a story, each as one line; DataError if there is no highlight.
+    """Returns a story's article and summary, each as one line; DataError if there is no highlight.
 
-    A summary sentence follows each line `@highlight`, usually without its full stop. The full stop is added, so that
+    Each line `@highlight` is followed by a summary sentence, usually without a full stop. A full stop is added, so that
     sentence splitters find the ends of sentences.
     """
     article: list[str] = []
-    highlights: list[list[str]] = []  # the lines of each
+    highlights: list[list[str]] = []  # as lists of lines
     for line in lines:
         text = " ".join(line.split())
         if text == _HIGHLIGHT:
@@ -381,9 +399,9 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 
 
 def story_stem(listed: str) -> str:
-    """Returns the file name, without its ending, of a story listed by name or by web address.
+    """Returns the file name, without its ending, of a story that is listed by name or by web address.
 
-    The file name of a web address is its SHA-1 sum.
+    For a web address, this is the address's SHA-1 sum.
     """
     if "://" in listed:
         return hashlib.sha1(listed.encode("utf-8")).hexdigest()
@@ -391,7 +409,7 @@ def story_stem(listed: str) -> str:
 
 
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
-    """Yields the index of the folder and the path of each story, in the order of the lists, or by name without lists.
+    """Yields folder index and path of each story, in the order of the lists; without lists, sorted by name.
 
     Raises:
         DataError: a folder is missing or has no stories, or a listed story is in no folder.

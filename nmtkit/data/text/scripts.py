@@ -1,7 +1,7 @@
 """Scripts of letters, and recognition of text that is written without spaces between words.
 
-Both use the Unicode names of the letters. The average length of words does not work: short lines of Chinese look like
-words, and German compounds look like text without spaces.
+Both use the letters' Unicode names. The average word length would not be a reliable sign: short lines of Chinese look
+like words, and German compounds look like text without spaces.
 """
 
 import math
@@ -52,24 +52,25 @@ SCRIPTS = (
     ),
     *("Syriac", "Tifinagh", "Nko", "Javanese", "Balinese", "Tai"),
 )
-"""Scripts by number; 0 is for all other characters. Tai comprises Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
+"""Names of the scripts by number; number 0 stands for all other characters. "Tai" comprises Tai Le, New Tai Lue, Tai
+Tham and Tai Viet."""
 UNSPACED = (
     *("Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer"),
     *("Javanese", "Balinese", "Tai"),
 )
-"""Scripts written without spaces between words. Hangul is not among them: Korean has spaces."""
+"""Scripts written without spaces between words. Hangul is not included: Korean has spaces."""
 EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
-"""Scripts without spaces in which a word has one or two characters."""
+"""Unspaced scripts in which most words have one or two characters."""
 UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
-"""Languages that use these scripts."""
+"""Codes of languages written in unspaced scripts."""
 UNSPACED_SHARE = 0.3
-"""A text counts as written without spaces if at least this share of its letters is in these scripts. The share is below
-one half because a Han character corresponds to two or three Latin letters: a third of the letters makes up most of the
-words."""
+"""A text counts as written without spaces if at least this share of its letters is in unspaced scripts. The share is
+below one half because a Han character corresponds to two or three Latin letters, so a third of the letters makes up
+most of the words."""
 
 _OTHER_NAMES = {"Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}
-_FIRST_UNSPACED = "\u0e00"  # Thai: no character of such a script has a smaller code
+_FIRST_UNSPACED = "\u0e00"  # the first code point of Thai; no unspaced script has a smaller one
 _HAN_RANGES = (
     (0x3005, 0x3007),  # iteration marks and zero
     (0x302A, 0x302D),  # tone marks
@@ -99,7 +100,8 @@ _OTHER_UNSPACED_BLOCKS = (
 def script_name(letter: str) -> str:
     """Returns the script of a character, such as "Latin".
 
-    For a script that is not in `SCRIPTS` it is the first word of the character's Unicode name; "" without a name.
+    A script that is not in `SCRIPTS` is named by the first word of the character's Unicode name. The result is "" for
+    characters without a script or a name.
     """
     if ord(letter) < 0x80:
         return "Latin" if letter.isalpha() else ""
@@ -115,7 +117,7 @@ def script_name(letter: str) -> str:
 
 
 def script_of(letter: str) -> int:
-    """Returns the index of a letter's script in `SCRIPTS`."""
+    """Returns the index of a character's script in `SCRIPTS`; 0 for other scripts."""
     return _NUMBERS.get(script_name(letter), 0)
 
 
@@ -125,9 +127,9 @@ def is_unspaced(language: str) -> bool:
 
 
 def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
-    """Returns the share of each script among the letters of a text, the most frequent first; empty without letters.
+    """Returns each script's share of the letters in a text, the most frequent script first.
 
-    `characters` are the counts of the text's characters.
+    `characters` maps each character of the text to its frequency. The result is empty if there are no letters.
     """
     scripts: Counter[str] = Counter()
     for character, count in characters.items():
@@ -138,7 +140,7 @@ def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
 
 
 def unspaced_script(characters: Mapping[str, int]) -> str:
-    """Returns the main unspaced script of a text that is written without spaces; "" for all other texts."""
+    """Returns the main unspaced script of a text with these character counts; "" if words are separated by spaces."""
     shares = script_shares(characters)
     unspaced = [script for script in shares if script in UNSPACED]
     if not unspaced or sum(shares[script] for script in unspaced) < UNSPACED_SHARE:
@@ -147,18 +149,18 @@ def unspaced_script(characters: Mapping[str, int]) -> str:
 
 
 def unspaced_script_of_lines(lines: Sequence[str]) -> str:
-    """Returns the main unspaced script of lines that are written without spaces; "" if they were cut into words."""
+    """Returns the main unspaced script of lines; "" if spaces separate words, perhaps because a tool has cut them."""
     counts = count_characters(lines)
     script = unspaced_script(counts)
     letters = sum(count for character, count in counts.items() if character.isalpha())
     words = sum(len(line.split()) for line in lines)
-    # Lines that were cut into words have about 1.7 letters per word in Chinese, and about 4 in Thai.
+    # Lines cut into words have about 1.7 letters per word in Chinese, and about 4 in Thai.
     max_letters_per_word = 2.5 if script in EAST_ASIAN else 7.0
     return script if letters > max_letters_per_word * words else ""
 
 
 def count_characters(lines: Iterable[str]) -> Counter[str]:
-    """Returns how often each character occurs in some lines."""
+    """Returns the frequency of each character in the lines."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
@@ -167,7 +169,7 @@ def count_characters(lines: Iterable[str]) -> Counter[str]:
 
 @cache
 def unspaced_class() -> str:
-    """Returns the letters, marks and digits of unspaced scripts, for use in brackets of a regular expression."""
+    """Returns a regex character class, without its brackets, of letters, marks and digits in unspaced scripts."""
     ranges = [*_HAN_RANGES]
     for start, end in _OTHER_UNSPACED_BLOCKS:
         for code in range(start, end + 1):
@@ -185,7 +187,7 @@ def _unspaced_run() -> re.Pattern[str]:
 
 @cache
 def mark_class() -> str:
-    """Returns accents and vowel signs, which belong to the letter before them, for use in a regular expression."""
+    """Returns a character class, without its brackets, of marks that modify the letter before: accents, vowel signs."""
     characters = [chr(code) for code in range(0x300, 0x10000)]
     return "".join(
         character for character in characters if unicodedata.category(character).startswith("M")
@@ -201,14 +203,14 @@ def word_pattern() -> re.Pattern[str]:
 
 
 def unspaced_runs(text: str) -> list[str]:
-    """Returns the runs of characters of unspaced scripts in a text."""
+    """Returns the maximal substrings of a text that are in unspaced scripts."""
     if max(text, default="") < _FIRST_UNSPACED:
         return []
     return _unspaced_run().findall(text)
 
 
 def count_words(text: str) -> int:
-    """Returns the number of words in a text; in unspaced scripts, two characters count as a word."""
+    """Returns the number of words in a text; in unspaced scripts, two characters count as one word."""
     unspaced_characters = sum(map(len, unspaced_runs(text)))
     if not unspaced_characters:
         return len(text.split())

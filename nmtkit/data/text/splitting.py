@@ -1,7 +1,7 @@
 """Splits pairs into train, validation and test by a hash of their group.
 
-A group, such as all pairs of one source or one page, is never divided. The splits are the same on every machine, do not
-depend on the order of the corpus, and hardly change when pairs are added.
+A group, such as all pairs with the same source or from the same page, is never divided. The splits are the same on
+every machine, do not depend on the order of the corpus, and hardly change when pairs are added.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
-"""One pair in this many is held out for validation, and another one for test."""
+"""One in this many pairs is held out for validation, and another one for test."""
 MAX_HELD_OUT = 1_000
-"""Maximum number of different sources that are held out for validation, and for test."""
+"""Maximum number of different sources held out for validation, and the same number for test."""
 
 Item = TypeVar("Item")
 
@@ -40,14 +40,16 @@ class BottomKSample(Generic[Item]):
 
     def __init__(self) -> None:
         self.groups: dict[int, list[tuple[int, Item]]] = {}
-        """Items of each group by the hash of the group, with their numbers in the order of the corpus."""
-        self._negative_digests: list[int] = []  # a heap, whose smallest item is the largest hash
+        """Items of each group by the group's hash; each item is preceded by its number in the order of the corpus."""
+        self._negative_digests: list[
+            int
+        ] = []  # a heap; its smallest item is the largest hash, negated
         self.count = 0
         """Number of items."""
         self._next_number = itertools.count()
 
     def add(self, digest: int, item: Item) -> None:
-        """Adds an item of the group with this hash; items are added in the order of the corpus."""
+        """Adds an item to the group with this hash; must be called in the order of the corpus."""
         if digest not in self.groups:
             self.groups[digest] = []
             heapq.heappush(self._negative_digests, -digest)
@@ -55,7 +57,7 @@ class BottomKSample(Generic[Item]):
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
-        """Removes the group with the largest hash; returns the hash and the items of the group."""
+        """Removes the group with the largest hash; returns its hash and its items."""
         digest = -heapq.heappop(self._negative_digests)
         items = [item for _, item in self.groups.pop(digest)]
         self.count -= len(items)
@@ -69,14 +71,14 @@ class BottomKSample(Generic[Item]):
         return [item for _, item in numbered_items]
 
 
-# ---------------------------------------------------------------------------------------------- by shares of all groups
+# ---------------------------------------------------------------------------------------- splits of a given proportion
 
 
 class Splitter(Generic[Item]):
     """Splits pairs by group: passes pairs for train on at once, and stores the others until the end.
 
-    Test gets the hashes from 0 to its share of the range, validation the next ones. Each of the two holds at most
-    `max_pairs` pairs, in the groups with the smallest hashes; the other groups go to train.
+    If hashes are scaled to 0..1, test gets the hashes from 0 to its share, and validation those of the following
+    interval. If one of them exceeds `max_pairs` pairs, its groups with the largest hashes go to train.
     """
 
     def __init__(
@@ -84,23 +86,23 @@ class Splitter(Generic[Item]):
     ) -> None:
         self._train = train
         self._max_pairs = max_pairs
-        # Ranges of hashes, as shares of the whole range.
+        # The interval of hashes that belongs to each split, scaled to 0..1.
         self._start = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
         self.held_out: dict[str, BottomKSample[Item]] = {}
-        """Pairs of test and of valid."""
+        """Pairs of "test" and "valid"."""
         for name in self._start:
             self.held_out[name] = BottomKSample()
 
     def add(self, group: str, pair: Item) -> None:
-        """Assigns a pair of a group to its split."""
+        """Assigns a pair to the split of its group."""
         digest = group_hash(group)
         for name, sample in self.held_out.items():
             if self._start[name] <= digest / 2**64 < self._end[name]:
                 sample.add(digest, pair)
                 while self._max_pairs is not None and sample.count > self._max_pairs:
                     largest_digest, removed_pairs = sample.pop_largest()
-                    # later pairs of this group go to train as well
+                    # Later pairs of this group go to train as well.
                     self._end[name] = largest_digest / 2**64
                     for removed_pair in removed_pairs:
                         self._train(removed_pair)
@@ -108,28 +110,28 @@ class Splitter(Generic[Item]):
         self._train(pair)
 
 
-# ------------------------------------------------------------------------------------------------ by numbers of sources
+# ----------------------------------------------------------------------------------------------------- held-out sources
 
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Sources that are held out from training. Pairs with equal sources are in the same split.
+    """The rule that holds out sources from training. Pairs with equal sources are in the same split.
 
-    Hashes up to `valid` are for validation, and further ones up to `test` for test.
+    Sources with a hash up to `valid` are for validation, those with a larger hash up to `test` for test.
     """
 
     valid: int
     test: int
     train_digests: Collection[int] = ()
-    """Hashes that are for training all the same."""
+    """Hashes that belong to train even if they are that small."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that are held out."""
+        """Names of the held-out splits."""
         return ("valid", "test") if self.test > self.valid else ("valid",)
 
     def split_of(self, pair: Example) -> str:
-        """Returns the split of a pair: train, valid or test. Pairs with an empty side are in train."""
+        """Returns the split of a pair: "train", "valid" or "test". Pairs with an empty side belong to train."""
         digest = _source_digest(pair.src)
         if _is_empty(pair) or digest in self.train_digests or digest > self.test:
             return "train"
@@ -142,15 +144,16 @@ def choose_hold_out(
     train: Callable[[Example], None],
     labelled: bool = False,
 ) -> HoldOut:
-    """Chooses the sources of one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
+    """Chooses sources for validation that have about one in `HOLD_OUT_ONE_IN` pairs, and as many for test.
 
-    Memory holds the pairs of some thousand sources, however large the corpus is.
+    Keeps the pairs of a few thousand sources in memory, however large the corpus is.
 
     Args:
         pairs: the corpus.
-        with_test: whether a test set is held out.
-        train: called with each pair for training; their order is not that of the corpus.
-        labelled: whether targets are labels. If so, train has the first source of each label, to know all labels.
+        with_test: whether to hold out a test set, too.
+        train: called with each pair for training, not in the order of the corpus.
+        labelled: whether targets are labels. If so, the first source of each label stays in train, which then has all
+            labels.
 
     Raises:
         DataError: there are too few sources.
@@ -158,9 +161,9 @@ def choose_hold_out(
     held_out_splits = 2 if with_test else 1
     max_candidates = (held_out_splits + 1) * MAX_HELD_OUT  # sources with the smallest hashes
     candidates = BottomKSample[Example]()
-    end = 1 << 64  # hashes from here on are not candidates; falls once there are too many
+    end = 1 << 64  # candidates have smaller hashes; decreases while there are too many candidates
     pair_count = 0
-    first_digests: dict[str, int] = {}  # by label
+    first_digests: dict[str, int] = {}  # hash of the first source by label
     for pair in pairs:
         if _is_empty(pair):
             train(pair)
@@ -182,7 +185,7 @@ def choose_hold_out(
     digests = sorted(candidates.groups.keys() - train_digests)
     candidate_pairs = sum(len(candidates.groups[digest]) for digest in digests)
     pairs_per_split = max(1, pair_count // HOLD_OUT_ONE_IN)
-    # The number of sources with about `pairs_per_split` pairs, rounded up, as estimated by the candidates.
+    # The number of sources, rounded up, that have about `pairs_per_split` pairs, as estimated from the candidates.
     sources_per_split = -(-pairs_per_split * len(digests) // max(candidate_pairs, 1))
     sources_per_split = min(sources_per_split, MAX_HELD_OUT, len(digests) // (held_out_splits + 1))
     if not sources_per_split:
@@ -203,7 +206,7 @@ def choose_hold_out(
 
 
 def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
-    """Yields the pairs of some files. A text without a source is its own source, by which it is assigned to a split."""
+    """Yields the pairs of some files. Without sources, the target is also the source, which determines the split."""
     has_sources = "src" in files.columns
     for pair in read_pairs(files):
         if has_sources:
@@ -223,10 +226,11 @@ def write_splits(
 
     Args:
         files: the corpus.
-        hold_out: the sources of validation and test.
+        hold_out: decides which sources are for validation and test.
         folder: the new folder.
-        names: names of the files for train, one for each file of the corpus. The other files are valid and test.
-        suffixes: suffixes of source and target files; a single one for texts without a source.
+        names: names of the training files without suffix, one per file of the corpus. The other files are named valid
+            and test.
+        suffixes: suffixes of source and target files; a single suffix if there are no sources.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:
@@ -255,5 +259,5 @@ def _is_empty(pair: Example) -> bool:
 
 
 def _source_digest(src: str) -> int:
-    """Returns a hash that ignores case, white space and different characters for the same text; see `comparable`."""
+    """Returns the hash of a source, ignoring case and everything that `comparable` normalizes."""
     return group_hash(comparable(src).casefold())

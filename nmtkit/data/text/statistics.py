@@ -1,4 +1,4 @@
-"""Statistics of a corpus, by which presets are chosen."""
+"""Statistics of a corpus, from which presets are chosen."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -10,7 +10,7 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
-"""Number of characters of each side that are stored, to find out how large a vocabulary the text can fill."""
+"""Size of the stored sample of each side, which shows how large a vocabulary the text can fill."""
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,20 @@ class SideStatistics:
     """Statistics of one side."""
 
     words: int
-    """Number of words; estimated from characters if words are not separated by white space."""
+    """Number of words; estimated from the number of characters if words are not separated by white space."""
     distinct_words: int
-    """Number of word types; in text without spaces, of pairs of adjacent characters. It is not counted beyond about
+    """Number of word types; in text without spaces, number of distinct character bigrams. Counting stops at about
     200,000."""
     characters: int
     """Number of character types after normalization."""
     frequent_characters: int
-    """Number of character types that make up 99.95 % of the text."""
+    """Number of character types that together make up 99.95 % of the text."""
     spaced: bool
     """Whether words are separated by white space."""
     length: int
-    """The 95th percentile of the words in a line."""
+    """The 95th percentile of the number of words in a line."""
     sample: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """First lines of the text; all lines of a small text."""
+    """The first lines of the text; all lines if it is small."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class CorpusStatistics:
     src: SideStatistics
     tgt: SideStatistics
     both: SideStatistics
-    """Both sides as one text, for a joint vocabulary."""
+    """Statistics of both sides as one text, for a joint vocabulary."""
     one_script: bool
     """Whether both sides use the same script, so that a joint vocabulary makes sense."""
     one_text: bool = False
-    """Whether an example is a single text, which is then counted on both sides."""
+    """Whether an example is a single text; if so, it is counted on both sides."""
     held_out: int = 0
-    """Number of further pairs that are held out for validation and test; not included in `pairs`."""
+    """Number of pairs held out for validation and test; they are not included in `pairs`."""
 
     @property
     def amount(self) -> str:
-        """Numbers of pairs and words, for messages."""
+        """Number of pairs and words as a text, for messages."""
         if self.one_text:
             return f"{self.pairs:,} texts of {self.tgt.words:,} words"
         return f"{self.pairs:,} pairs of {self.src.words:,} and {self.tgt.words:,} words"
@@ -68,8 +68,8 @@ class _Side:
         self.words = 0
         self.letters = 0
         self.types: set[str] = set()
-        self.characters: Counter[str] = Counter()  # of sampled lines
-        self.lengths: Counter[int] = Counter()  # words in a line, of sampled lines
+        self.characters: Counter[str] = Counter()  # in sampled lines
+        self.lengths: Counter[int] = Counter()  # of sampled lines, in words
         self.sample: list[str] = []
         self._sample_characters = 0
 
@@ -122,7 +122,7 @@ def _side_statistics(*sides: _Side) -> SideStatistics:
     lines_by_length = [lengths[length] for length in sorted_lengths]
     usual_length = sorted_lengths[_count_for_share(lines_by_length, 0.95) - 1]
     if script:
-        # A word of Chinese or Japanese has about 1.7 characters, one of Thai or Khmer about 4 with its vowel signs.
+        # Words have about 1.7 characters in Chinese and Japanese, and about 4, with vowel signs, in Thai and Khmer.
         characters_per_word = 1.7 if script in EAST_ASIAN else 4.0
         usual_length = round(usual_length * letters / max(words, 1) / characters_per_word)
         words = round(letters / characters_per_word)
@@ -139,7 +139,7 @@ def _side_statistics(*sides: _Side) -> SideStatistics:
 
 
 def _count_for_share(counts: list[int], share: float) -> int:
-    """Returns how many of the first counts make up this share of the sum."""
+    """Returns how many counts, from the first on, it takes to make up this share of their sum."""
     if not counts:
         return 0
     sums = list(accumulate(counts))
@@ -147,9 +147,9 @@ def _count_for_share(counts: list[int], share: float) -> int:
 
 
 class CorpusCounter:
-    """Counts a corpus pair by pair.
+    """Gathers the statistics of a corpus pair by pair.
 
-    All words are counted; types, characters and lengths are sampled from large corpora.
+    All words are counted. In a large corpus, types, characters and lengths are counted in a sample.
     """
 
     _all_up_to = 100_000
@@ -160,10 +160,10 @@ class CorpusCounter:
         self._tgt = _Side()
 
     def add(self, src: str, tgt: str) -> None:
-        """Counts a pair, unless a side is empty."""
+        """Counts a pair; ignores pairs with an empty side."""
         if not src.strip() or not tgt.strip():
             return
-        # All of the first 100,000 pairs, then every second one up to 200,000, every third one up to 300,000, ...
+        # Samples all of the first 100,000 pairs, then every second pair up to 200,000, every third up to 300,000, ...
         sampling_step = 1 + self.pairs // self._all_up_to
         is_sampled = self.pairs % sampling_step == 0
         self.pairs += 1
@@ -178,7 +178,7 @@ class CorpusCounter:
             )
         src_shares = script_shares(self._src.characters)
         tgt_shares = script_shares(self._tgt.characters)
-        overlap = 1.0  # text without letters fits any script
+        overlap = 1.0  # a text without letters fits any script
         if src_shares and tgt_shares:
             overlap = sum(
                 min(share, tgt_shares.get(script, 0.0)) for script, share in src_shares.items()

@@ -1,7 +1,7 @@
-"""Tokenizers of public models, by Hugging Face's library `tokenizers`: byte-level BPE, WordPiece, unigram and others.
+"""Tokenizers of public models with Hugging Face's library `tokenizers`: byte-level BPE, WordPiece, unigram and others.
 
-Our vocabulary begins with PAD, UNK, BOS and EOS, followed by the other special tokens, so ids differ from those of the
-public model. A token that begins a word has a name that begins with "▁", whatever the library writes.
+Our vocabulary begins with PAD, UNK, BOS and EOS, followed by the other special tokens, so its ids differ from those of
+the public model. The name of a token that begins a word starts with "▁", whatever the library uses.
 """
 
 import copy
@@ -21,23 +21,23 @@ from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer, TokenizerCon
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 Affixes = Mapping[Any, Mapping[Any, Sequence[str]]]
-"""Special tokens by side and place, as in `TokenizerConfig.affixes`. The keys are literals in the settings and strings
-elsewhere, hence Any."""
+"""Special tokens by side and place, see `TokenizerConfig.affixes`. Keys have type Any because they are literals in the
+settings and strings elsewhere."""
 LANGUAGE = "<language>"
-"""In `TokenizerConfig.affixes`, the placeholder of a language that is not chosen yet."""
+"""Placeholder in `TokenizerConfig.affixes` for a language that is not chosen yet."""
 LANGUAGE_TOKEN = re.compile(r"__[a-z]{2,3}__|[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")
-"""The token of a language: M2M100 has __de__, mBART de_DE, and NLLB deu_Latn."""
+"""Matches the token of a language: __de__ in M2M100, de_DE in mBART, deu_Latn in NLLB."""
 
 _TAG = re.compile(r">>(\S+?)<<\s*")
 SENTINEL = re.compile(r"<extra_id_\d+>")
-"""A mask token of T5's pretraining, which texts may contain, and which is left out of what a model writes."""
+"""Matches T5's mask tokens, which input texts may contain and which are removed from outputs."""
 _MARKS_AFTER_SPACE = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-"""What `clean_up_tokenization_spaces` replaces, in its order."""
+"""Texts from which `clean_up_tokenization_spaces` of `transformers` removes the space, in its order."""
 
 
 def library() -> Any:
-    """Returns the library `tokenizers`; NmtkitError if it is not installed."""
-    # Without the library's threads: large corpora are encoded by several processes.
+    """Imports the library `tokenizers`; raises an NmtkitError if it is not installed."""
+    # The library's threads are off, because large corpora are encoded by several processes.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import tokenizers
@@ -49,7 +49,7 @@ def library() -> Any:
 
 
 def missing_language_message(side: str, names: Sequence[str]) -> str:
-    """Returns the sentence that asks for the language of a text column; `names` are the languages of the model."""
+    """Returns a message that asks for the language of a text column; `names` has the model's languages."""
     if side == "src":
         verb = "read"
         option = "--from"
@@ -65,10 +65,10 @@ def missing_language_message(side: str, names: Sequence[str]) -> str:
 
 @lru_cache(maxsize=2)
 def parse_tokenizer(content: str) -> Any:
-    """Returns the tokenizer in the text of a `tokenizer.json`; CheckpointError if it is damaged.
+    """Parses the text of a `tokenizer.json`; raises a CheckpointError if it is damaged.
 
-    Special tokens are not recognized in a text: "</s>" is four characters. Added tokens that are not special in the
-    file, such as T5's sentinels, are recognized.
+    The tokenizer does not recognize special tokens in a text: "</s>" is tokenized as four characters. It does recognize
+    added tokens that the file does not call special, such as T5's sentinels.
     """
     try:
         tokenizer = library().Tokenizer.from_str(content)
@@ -85,14 +85,15 @@ def parse_tokenizer(content: str) -> Any:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of the library over our vocabulary; `column` is the text column that it is for.
+    """A tokenizer of the library with our vocabulary; `column` is its text column.
 
     Each source is preceded by the text `config.source_prefix`, and each text is enclosed in the special tokens
-    `config.affixes`. A text may begin with a tag such as `>>de_DE<< Hallo`. The tag replaces the language among the
-    affixes; if there is none, it becomes a token before the text. A text cannot be encoded while its language is not
-    chosen.
+    `config.affixes`. A text may begin with a language tag, as in `>>de_DE<< Hallo`. The tag replaces the language among
+    the affixes; if there is none, the language's token is put before the text. A text cannot be encoded before its
+    language is chosen.
 
-    Tokens that share a row in the public model (such as BOS and EOS) have different ids here; see `shared_rows`.
+    Tokens that share an embedding row in the public model (such as BOS and EOS) have different ids here; see
+    `shared_rows`.
     """
 
     suffix = ".json"
@@ -112,8 +113,9 @@ class HuggingFaceTokenizer(Tokenizer):
         except (ValueError, KeyError, TypeError, OverflowError) as fault:
             raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
         self._public_ids = public_ids
-        """The public model's id of each of our tokens, `(V,)`."""
-        # Our id of each public id. Special tokens stay unknown: a text may spell one, which unigram would recognize.
+        """The public model's id for each of our ids, `(V,)`."""
+        # Our id for each public id. Special tokens become UNK: a text may contain the spelling of one, which unigram
+        # would recognize.
         n_public_ids = max(public_ids.max() + 1, self._tokenizer.get_vocab_size())
         self._our_ids = np.full(n_public_ids, UNK, dtype=np.int64)
         n_specials = vocabulary.n_specials
@@ -125,7 +127,7 @@ class HuggingFaceTokenizer(Tokenizer):
             elif token.content in vocabulary.specials:
                 (self._our_ids[public_id],) = vocabulary.ids([token.content])
         self._spellings: dict[str, str | None] = {}
-        """The name of each of our tokens in the public model, which `join` writes; None for tokens without text."""
+        """The public model's name for each of our tokens, which `join` uses; None for tokens without text."""
         for token, public_id in zip(vocabulary.tokens, public_ids.tolist(), strict=True):
             name = self._tokenizer.id_to_token(public_id)
             self._spellings[token] = None if name in silent_names else name
@@ -148,14 +150,14 @@ class HuggingFaceTokenizer(Tokenizer):
                 raise CheckpointError(
                     f"tokenizer.affixes: {name!r} is not a token of the vocabulary"
                 )
-        # `pieces` leaves these out. EOS may be an affix, as before the language in mBART, and then is a piece.
+        # Ids that `pieces` omits. If EOS is an affix, as in mBART, where it precedes the language, it is not omitted.
         affix_ids = self.vocabulary.ids([*self._before, *self._after])
         self._hidden_ids = {PAD, BOS, EOS}.difference(affix_ids)
         if start and start != [LANGUAGE]:
             self._set_first_input(start[0])
 
     def _set_first_input(self, language: str) -> None:
-        """Makes BOS, the decoder's first input, share the row of a language."""
+        """Makes BOS, the decoder's first input, share the embedding row of a language."""
         (number,) = self.vocabulary.ids([language])
         if self._public_ids[BOS] == self._public_ids[number]:
             return
@@ -166,17 +168,17 @@ class HuggingFaceTokenizer(Tokenizer):
         self._content = self.pack(facts["tokenizer"], ids, facts["clean_up"])
 
     def with_config(self, config: TokenizerConfig, column: str) -> "HuggingFaceTokenizer":
-        """Returns the same tokenizer with other affixes."""
+        """Returns a copy of the tokenizer with the affixes of these settings."""
         other = copy.copy(self)
         other._set_affixes(config, column)
         return other
 
     def first_tokens(self) -> list[str]:
-        """Returns the special tokens that every text begins with, except for a language that is not chosen yet."""
+        """Returns the special tokens with which all texts begin, except for a language that is not chosen yet."""
         return [name for name in self._before if name != LANGUAGE]
 
     def public_names(self, tokens: Sequence[str]) -> list[str]:
-        """Returns the names that tokens have in the public model, such as <s> for our <2>."""
+        """Returns the public model's names for our tokens, such as <s> for our <2>."""
         numbers = self.vocabulary.ids(tokens)
         return [
             self._tokenizer.id_to_token(public_id)
@@ -185,11 +187,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The row of each token in the matrices of the public model, `(V,)`."""
+        """Row of each token in the public model's embedding matrices, `(V,)`."""
         return self._public_ids
 
     def shared_rows(self) -> list[list[int]]:
-        """Returns groups of ids of tokens that share a row in the public model, such as BOS and EOS."""
+        """Returns groups of ids, such as BOS and EOS, whose tokens share a row in the public model."""
         ids_of_row: dict[int, list[int]] = {}
         special_rows = self._public_ids[: self.vocabulary.n_specials].tolist()
         for number, row in enumerate(special_rows):
@@ -198,7 +200,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        # the library's pickled form does not contain it
+        # The library does not pickle this attribute.
         self._tokenizer.encode_special_tokens = True
 
     @classmethod
@@ -206,8 +208,8 @@ class HuggingFaceTokenizer(Tokenizer):
         """Returns the content of our file.
 
         Args:
-            tokenizer: The text of a `tokenizer.json`.
-            ids: The public model's id of each of our tokens.
+            tokenizer: Text of a `tokenizer.json`.
+            ids: The public model's id for each of our ids.
             clean_up: Whether joining removes spaces before punctuation marks.
         """
         facts = {"clean_up": clean_up, "ids": [*ids], "tokenizer": tokenizer}
@@ -267,7 +269,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return text.removesuffix(plain_text)
 
     def _split_tag(self, text: str) -> tuple[list[str], str, list[str]]:
-        """Returns the special tokens before a text, the text without its tag, and the special tokens after it."""
+        """Returns the special tokens before a text, the text without its tag, and the special tokens after the text."""
         match = _TAG.match(text)
         if match is None:
             return self._before, text, self._after
@@ -290,7 +292,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @override
     def join(self, pieces: Iterable[str]) -> str:
-        """Joins as `transformers` does: without special tokens, with the white space that the pieces have."""
+        """Joins pieces as `transformers` does: drops special tokens and keeps the white space in the pieces."""
         spellings = []
         for piece in pieces:
             spelling = self._spellings.get(piece, piece)
@@ -309,7 +311,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _replaced(names: Sequence[str], languages: Container[str], language: str) -> list[str]:
-    """Returns special tokens in which `language` replaces all languages, whether they are chosen or not."""
+    """Replaces all languages among special tokens, including the placeholder in `languages`, by `language`."""
     replaced = []
     for name in names:
         if name in languages:

@@ -1,7 +1,7 @@
-"""The languages of imported multilingual models (mBART, M2M100, NLLB), each of which has a special token.
+"""Languages of imported multilingual models (mBART, M2M100, NLLB), which have a special token for each language.
 
-The token precedes or follows a source, and precedes a target or is the decoder's first input. Its place is a setting of
-the tokenizer, `TokenizerConfig.affixes`; `in_direction` chooses the language.
+The token precedes or follows a source; it precedes a target or is the decoder's first input. The tokenizer setting
+`TokenizerConfig.affixes` determines its place; `in_direction` chooses the language.
 """
 
 import difflib
@@ -27,7 +27,7 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS
 
 _LIST = "list"
-"""The name that asks for all languages."""
+"""Pseudo-language with which a user asks for the list of languages."""
 
 _ISO_639 = """
 af afr am amh ar arb as asm az azj ba bak be bel bg bul bn ben bo bod bs bos ca cat cs ces cy cym da dan de deu
@@ -38,7 +38,7 @@ ne npi nl nld no nob nb nob nn nno oc oci pa pan pl pol ps pbt pt por qu quy ro 
 si sin sk slk sl slv sm smo sn sna so som sq als sr srp su sun sv swe sw swh ta tam te tel tg tgk th tha ti tir
 tk tuk tl tgl tn tsn tr tur tt tat uk ukr ur urd uz uzn vi vie wo wol xh xho yi ydd yo yor zh zho zu zul
 """
-"""Two-letter codes of languages, each followed by the three-letter code that NLLB uses."""
+"""Two-letter language codes, each followed by the three-letter code that NLLB uses."""
 _CODES = _ISO_639.split()
 _THREE_LETTERS = dict(zip(_CODES[::2], _CODES[1::2], strict=True))
 _TWO_LETTERS = {three: two for two, three in _THREE_LETTERS.items()}
@@ -50,9 +50,9 @@ def language_names(specials: Sequence[str]) -> list[str]:
 
 
 def find_language(language: str, names: Sequence[str]) -> str:
-    """Returns the token of a language; its region and underscores may be left out if only one token matches.
+    """Returns the token of a language; region and underscores may be omitted if only one token matches.
 
-    Raises a RecipeError that suggests similar names for a language that the model does not have.
+    If the model does not have the language, raises a RecipeError that suggests similar names.
     """
     if language == _LIST:
         all_names = ", ".join(sorted(names))
@@ -71,7 +71,7 @@ def find_language(language: str, names: Sequence[str]) -> str:
 
 
 def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
-    """Returns up to three names with the same code in another standard, else the most similar spelling."""
+    """Returns up to three names of the same language in another standard; if there are none, the most similar name."""
     code = re.split(r"[_-]", language.strip("_").lower())[0]
     equivalent_codes = {code, _THREE_LETTERS.get(code, code), _TWO_LETTERS.get(code, code)}
     same_language = []
@@ -87,13 +87,13 @@ def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
 def affixes_in_direction(
     affixes: Affixes, names: Sequence[str], source: str | None, target: str | None
 ) -> dict[str, dict[str, list[str]]]:
-    """Returns affixes in which these languages replace those of each side; None leaves a side unchanged.
+    """Returns affixes in which these languages replace the previous languages.
 
     Args:
-        affixes: Special tokens by side and place; they are not changed.
-        names: The languages of the model.
-        source: Language of the sources; `LANGUAGE` leaves the choice open.
-        target: Language of the targets; likewise.
+        affixes: Special tokens by side and place; not modified.
+        names: The model's languages.
+        source: Language of the sources. None leaves it unchanged; `LANGUAGE` leaves the choice open.
+        target: Language of the targets, likewise.
     """
     chosen: dict[str, dict[str, list[str]]] = {}
     for side, places in affixes.items():
@@ -115,7 +115,7 @@ def affixes_in_direction(
 
 
 def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
-    """Returns the language of each side of a multilingual model, None where none is chosen; empty for other models."""
+    """Returns the language chosen for each side of a multilingual model, or None; empty for other models."""
     names = language_names(config.specials)
     if not names:
         return {}
@@ -129,10 +129,10 @@ def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
 
 
 def sides_without_language(config: TokenizerConfig) -> list[str]:
-    """Returns the text columns for which a multilingual model needs a language that is not chosen yet."""
+    """Returns the text columns for which a multilingual model still needs a language."""
     languages = chosen_languages(config)
     missing = [side for side, language in languages.items() if language is None]
-    # An mBART that was imported by an older version has no affixes for targets: BOS is their language.
+    # An mBART model imported by an older version has no affixes for targets: BOS represents their language.
     source_suffix = config.affixes.get("src", {}).get("after", [])
     is_older_mbart = "tgt" not in config.affixes and language_names(source_suffix)
     if "tgt" in missing and is_older_mbart:
@@ -141,7 +141,7 @@ def sides_without_language(config: TokenizerConfig) -> list[str]:
 
 
 def require_languages(config: TokenizerConfig) -> None:
-    """Raises a RecipeError that asks for each language that is not chosen."""
+    """Raises a RecipeError that asks for all languages that are not chosen yet."""
     missing = sides_without_language(config)
     if missing:
         names = language_names(config.specials)
@@ -152,7 +152,7 @@ def require_languages(config: TokenizerConfig) -> None:
 def in_direction(
     tokenizers: Tokenizers, source: str | None = None, target: str | None = None
 ) -> Tokenizers:
-    """Returns the tokenizers of a multilingual model for a pair of languages; None leaves a side unchanged.
+    """Returns a multilingual model's tokenizers for a pair of languages; None leaves a side unchanged.
 
     Raises a RecipeError for a language that the model does not have.
     """
@@ -162,7 +162,7 @@ def in_direction(
 
 
 def forces_first_token(tokenizers: Tokenizers) -> bool:
-    """Whether all translations begin with the same special token, such as that of their language."""
+    """Whether all translations begin with the same special token, such as the target language."""
     try:
         return bool(tokenizers.tgt.encode(""))
     except RecipeError:  # the language is not chosen yet
@@ -170,12 +170,12 @@ def forces_first_token(tokenizers: Tokenizers) -> bool:
 
 
 def begins_with_language(tokenizers: Tokenizers) -> bool:
-    """Whether the first input of the decoder is the language to write, as in mBART-25; `copy_first_input` sets it."""
+    """Whether the decoder's first input is the target language, as in mBART-25; `copy_first_input` sets it."""
     return bool(tokenizers.config.affixes.get("tgt", {}).get("start"))
 
 
 def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
-    """Gives BOS the embedding of the target language, in models whose decoder begins with a language."""
+    """Copies the target language's embedding to BOS in models whose decoder begins with a language."""
     start = tokenizers.config.affixes.get("tgt", {}).get("start", [])
     if start and start != [LANGUAGE]:
         (language,) = tokenizers.tgt.vocabulary.ids(start)
@@ -184,9 +184,9 @@ def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
 
 
 def tie_shared_rows(weight: nn.Parameter, tokenizer: Tokenizer | None) -> None:
-    """Keeps the rows of tokens that share a row in the public model, such as BOS and EOS, equal during training.
+    """Keeps rows equal during training if their tokens, such as BOS and EOS, share a row in the public model.
 
-    Each of them gets the sum of their gradients, which is the gradient of the shared row in the public model.
+    Each of these rows gets the sum of their gradients, which is the gradient of the public model's shared row.
     """
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not weight.requires_grad:
         return
@@ -205,7 +205,7 @@ def _sum_rows(groups: Sequence[Tensor], gradient: Tensor) -> Tensor:
 
 
 def with_affixes(tokenizers: Tokenizers, affixes: Affixes) -> Tokenizers:
-    """Returns imported tokenizers that put these special tokens around texts."""
+    """Returns imported tokenizers, changed to put these special tokens around texts."""
     config = tokenizers.config.model_copy(update={"affixes": affixes})
     columns = {}
     for column, tokenizer in tokenizers.items():

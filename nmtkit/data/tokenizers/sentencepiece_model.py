@@ -1,7 +1,7 @@
-"""Normalization rules in the files of sentencepiece models.
+"""Changes the normalization rules in the files of sentencepiece models.
 
-A model file is a message in protobuf's encoding. Its field 3 is the normalizer, whose field 1 is the name of the rules
-and whose field 2 has the compiled rules.
+A model file is a protobuf message. Its field 3 is the normalizer, which has the name of the rules in field 1 and the
+compiled rules in field 2.
 """
 
 import tempfile
@@ -14,27 +14,27 @@ import sentencepiece
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.normalization import BLANKED, OTHER_SPACES, REMOVED, nfkc_exceptions
 
-# Numbers of fields.
+# Field numbers.
 _NORMALIZER = 3
 _NAME = 1
 _RULES = 2
 
 
 def with_space_rules(model: bytes) -> bytes:
-    """Returns a model without normalization, with rules that turn every white space into a space."""
+    """Returns the model with rules that turn each white-space character into a space and change nothing else."""
     return _with_rules(model, "spaces", _compiled_space_rules())
 
 
 def with_number_rules(model: bytes) -> bytes:
-    """Returns the model with the rules of nfkc_numbers, so that it needs no text that is already normalized.
+    """Returns the model with the rules of nfkc_numbers, so that its input need not be normalized before.
 
-    Raises an NmtkitError if the installed sentencepiece cannot read the rules of NFKC.
+    Raises an NmtkitError if the installed sentencepiece cannot return its rules for NFKC.
     """
     return _with_rules(model, "nfkc_numbers", _compiled_number_rules())
 
 
 def _number_rules() -> dict[str, str]:
-    """Returns the rules of `normalize(text, "nfkc_numbers")`, made from those of sentencepiece's nmt_nfkc."""
+    """Returns the rules of `normalize(text, "nfkc_numbers")`, derived from sentencepiece's nmt_nfkc."""
     sentencepiece.set_min_log_level(2)
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
     if not hasattr(normalizer, "decompile"):
@@ -54,7 +54,7 @@ def _number_rules() -> dict[str, str]:
         rules[letter] = ""
     for letter in OTHER_SPACES + BLANKED:
         rules[letter] = " "
-    del rules["\u200c"]  # the zero-width non-joiner belongs to words, like the joiner
+    del rules["\u200c"]  # the zero-width non-joiner belongs to words, as the joiner does
     return rules
 
 
@@ -69,13 +69,13 @@ def _compiled_space_rules() -> bytes:
 
 
 def _compile(rules: Mapping[str, str]) -> bytes:
-    """Returns the rules in the compiled form that sentencepiece stores in a model."""
+    """Returns the rules in the compiled form in which sentencepiece models store them."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "rules.tsv")
         with open(table, "w", encoding="ascii") as file:
             for text, normalized in rules.items():
                 file.write(f"{_code_points(text)}\t{_code_points(normalized)}\n")
-        sentencepiece.set_min_log_level(2)  # otherwise it reports its progress on standard error
+        sentencepiece.set_min_log_level(2)  # otherwise it writes its progress to standard error
         normalizer = sentencepiece.SentencePieceNormalizer(rule_tsv=str(table))
         model = normalizer.serialized_model_proto()
     normalizer_fields = dict(message_fields(_bytes_field(model, _NORMALIZER)))
@@ -94,7 +94,7 @@ def _with_rules(model: bytes, name: str, compiled: bytes) -> bytes:
     for number, content in message_fields(model):
         assert isinstance(content, bytes)  # all fields of a model are messages
         if number == _NORMALIZER:
-            # If a field occurs twice, protobuf uses the last value.
+            # These fields are appended: if a field occurs twice, protobuf uses the last value.
             content += bytes_field(_NAME, name.encode()) + bytes_field(_RULES, compiled)
         changed += bytes_field(number, content)
     return bytes(changed)
@@ -106,11 +106,11 @@ def _bytes_field(message: bytes, number: int) -> bytes:
     return content
 
 
-# Protobuf's encoding: https://protobuf.dev/programming-guides/encoding
+# For protobuf's encoding, see https://protobuf.dev/programming-guides/encoding.
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields number and value of each field of a message in protobuf's encoding."""
+    """Yields number and value of each field in a protobuf message."""
     position = 0
     while position < len(message):
         key, position = _read_varint(message, position)
@@ -123,21 +123,21 @@ def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire_type == 2:
             size, position = _read_varint(message, position)
         else:
-            # fixed sizes; a KeyError for types that are not in use any more
+            # Types with a fixed size; KeyError for deprecated types.
             size = {1: 8, 5: 4}[wire_type]
         yield number, message[position : position + size]
         position += size
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
-    """Returns a field of text, bytes or a message in protobuf's encoding."""
+    """Encodes a field whose value is a text, bytes or a message in protobuf's format."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _read_varint(message: bytes, begin: int) -> tuple[int, int]:
-    """Returns the number that begins at a position, and the position after it.
+    """Returns the number encoded from position `begin` on, and the position after it.
 
-    Each byte has 7 bits of the number, the lowest first; its highest bit is 0 in the last byte.
+    Each byte has 7 bits of the number, the lowest first; the highest bit of a byte is 0 only in the last byte.
     """
     value = 0
     position = begin

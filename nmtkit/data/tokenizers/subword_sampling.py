@@ -1,8 +1,7 @@
-"""Sampled tokenizations of text with the pieces of a sentencepiece model.
+"""Samples tokenizations of text with the pieces of a sentencepiece model.
 
-sentencepiece can sample too, but even after `set_random_generator_seed` its draws differ between processes. Here all
-draws come from a generator that the caller passes, so a tokenization depends only on the text and on the seed of that
-generator.
+sentencepiece can also sample, but even after `set_random_generator_seed` its draws differ between processes. Here all
+draws come from the caller's generator, so a tokenization depends only on the text and the generator's seed.
 """
 
 import math
@@ -20,25 +19,25 @@ from typing_extensions import override
 from nmtkit.data.tokenizers.vocabulary import UNK
 
 _MAX_CACHED_WORDS = 200_000
-"""The cache of words, about 250 bytes each, is cleared when it reaches this size."""
+"""The cache of words (about 250 bytes each) is cleared when it reaches this size."""
 _MAX_CACHED_LATTICES = 50_000
-"""The cache of lattices, about 1,000 bytes each, is cleared when it reaches this size."""
+"""The cache of lattices (about 1,000 bytes each) is cleared when it reaches this size."""
 _SMALLEST_PROBABILITY = 2.0**-53
-"""Resolution of `Random.random`, which returns multiples of this number."""
+"""The resolution of `Random.random`: it returns multiples of this number."""
 _MAX_GAP = 1 << 16
-"""Runs of merges without a skipped one are counted up to this length; few words have more merges."""
+"""Maximum number of consecutive merges that are not skipped; words hardly ever have more merges."""
 _UNKNOWN_PENALTY = 10.0
-"""Difference between the scores of the least likely piece and of an unknown character, as in sentencepiece."""
+"""An unknown character scores this much lower than the least likely piece, as in sentencepiece."""
 
 _WORDS = re.compile("▁[^▁]*|[^▁]+")
-"""The words of a normalized text. Pieces contain "▁" only as their first character, so no piece crosses a word."""
+"""Matches the words of a normalized text. Pieces have "▁" only at the beginning, so none crosses a word boundary."""
 
 
 def generator_for(*numbers: int) -> Random:
-    """Returns a generator whose draws depend on these numbers only, each at least 0 and below 2**64.
+    """Returns a generator whose draws depend only on these numbers, each at least 0 and below 2**64.
 
-    Different sequences of the same length have different seeds. `Random.random` gives equal numbers on all machines and
-    in all versions of Python.
+    Different sequences of the same length give different seeds. `Random.random` returns the same numbers on every
+    machine and in every version of Python.
     """
     seed = 0
     for number in numbers:
@@ -47,13 +46,13 @@ def generator_for(*numbers: int) -> Random:
 
 
 class SubwordSampler(ABC):
-    """Samples tokenizations of normalized text; `ids` are those of the pieces that may occur in a text."""
+    """Samples tokenizations of normalized text; `ids` maps the pieces that may occur in a text to their ids."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = ids
 
     def sample(self, normalized: str, draw: Callable[[], float]) -> list[int]:
-        """Returns the ids of a sampled tokenization; `draw` gives uniform numbers from 0 to below 1."""
+        """Returns the ids of a sampled tokenization; `draw` returns uniform random numbers in [0, 1)."""
         ids: list[int] = []
         for word in _WORDS.findall(normalized):
             ids += self._sample_word(word, draw)
@@ -63,11 +62,11 @@ class SubwordSampler(ABC):
 
     @abstractmethod
     def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
-        """Returns the ids of a word, with an UNK for each unknown character."""
+        """Returns the ids of a sampled tokenization of a word, with one UNK for each unknown character."""
 
 
 def _without_repeated_unknowns(ids: Sequence[int]) -> list[int]:
-    """Joins neighbouring unknown characters to one UNK, as sentencepiece does."""
+    """Merges runs of unknown characters into a single UNK, as sentencepiece does."""
     joined: list[int] = []
     for number in ids:
         if number != UNK or not joined or joined[-1] != UNK:
@@ -76,7 +75,7 @@ def _without_repeated_unknowns(ids: Sequence[int]) -> list[int]:
 
 
 class _MergedWord(NamedTuple):
-    """The tokenization of a word without dropout, and the number of merges that lead to it."""
+    """The tokenization of a word without dropout, and the number of merges that produce it."""
 
     ids: list[int]
     merges: int
@@ -85,17 +84,17 @@ class _MergedWord(NamedTuple):
 class BpeDropout(SubwordSampler):
     """BPE-dropout (Provilkov et al. 2020, section 3.2): each merge is skipped with probability `dropout`.
 
-    As in sentencepiece, a skipped merge is not tried a second time unless a neighbour has changed. The next merge is
-    the one with the highest score, and the leftmost of equal ones.
+    As in sentencepiece, a skipped merge is not tried again unless a neighbour changes. The merge with the highest score
+    comes next, the leftmost one if several are equal.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], dropout: float) -> None:
         super().__init__(ids)
         self._costs = {piece: -score for piece, score in scores.items()}
         self._words: dict[str, _MergedWord] = {}
-        # The number of merges before the next skipped one is geometrically distributed. `_gap_bounds[n]` is the
-        # probability of at most n, so a bisection draws the number. It is computed by products, because logarithms may
-        # differ in the last digit between machines.
+        # The number of merges before the next skipped merge is geometrically distributed. `_gap_bounds[n]` is the
+        # probability that it is at most n, so a bisection draws it. The bounds are computed as products, because the
+        # last digit of logarithms may differ between machines.
         self._gap_bounds: list[float] = []
         no_skip_yet = 1.0
         while no_skip_yet > _SMALLEST_PROBABILITY and len(self._gap_bounds) < _MAX_GAP:
@@ -123,56 +122,57 @@ class BpeDropout(SubwordSampler):
     def _merge(
         self, word: str, next_skipped: int = -1, draw: Callable[[], float] | None = None
     ) -> tuple[list[str], int]:
-        """Merges characters to pieces; returns the pieces and the number of merges that were tried.
+        """Merges characters into pieces; returns the pieces and the number of merges that were tried.
 
-        The merge with number `next_skipped` is skipped, and `draw` decides which of the merges after it are.
+        Merge number `next_skipped` is skipped, and `draw` determines which later ones are. By default, none is skipped.
         """
         pieces = list(word)
-        # costs[i] is the cost of merging pieces i and i+1; infinite if they make no piece, or if the merge was skipped.
+        # costs[i] is the cost of merging pieces i and i+1; infinite if that gives no piece or the merge was skipped.
         costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(pieces)]
         tried = 0
         while costs:
             lowest = min(costs)
             if lowest == math.inf:
                 break
-            place = costs.index(lowest)
+            index = costs.index(lowest)
             if tried == next_skipped and draw is not None:
-                costs[place] = math.inf
+                costs[index] = math.inf
                 tried += 1
                 next_skipped = tried + bisect_right(self._gap_bounds, draw())
                 continue
             tried += 1
-            merged = pieces[place] + pieces[place + 1]
-            pieces[place] = merged
-            del pieces[place + 1]
-            del costs[place]
-            if place > 0:
-                with_left = pieces[place - 1] + merged
-                costs[place - 1] = self._costs.get(with_left, math.inf)
-            if place < len(costs):
-                with_right = merged + pieces[place + 1]
-                costs[place] = self._costs.get(with_right, math.inf)
+            merged = pieces[index] + pieces[index + 1]
+            pieces[index] = merged
+            del pieces[index + 1]
+            del costs[index]
+            if index > 0:
+                with_left = pieces[index - 1] + merged
+                costs[index - 1] = self._costs.get(with_left, math.inf)
+            if index < len(costs):
+                with_right = merged + pieces[index + 1]
+                costs[index] = self._costs.get(with_right, math.inf)
         return pieces, tried
 
 
 class _Lattice(NamedTuple):
-    """All pieces that occur in a word, ordered by the position at which they begin."""
+    """All pieces that occur in a word, ordered by their first position."""
 
     firsts: list[int]
-    """The index of the first piece that begins at each position; the last entry is the number of pieces."""
+    """Index of the first piece that begins at each position; the last entry is the number of pieces."""
     bounds: "array[float]"
     """Cumulative probabilities of the pieces that begin at the same position."""
     ids: "array[int]"
-    """The id of each piece."""
+    """Id of each piece."""
     ends: "array[int]"
-    """The position after each piece."""
+    """Position after each piece."""
 
 
 class UnigramSampler(SubwordSampler):
-    """Subword regularization (Kudo 2018, section 3.3), over all tokenizations of a word.
+    """Subword regularization (Kudo 2018, section 3.3) over all tokenizations of a word.
 
-    The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right; the probability of a piece is
-    its share in the weight of all tokenizations of the rest of the word.
+    The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right. The probability of a piece is
+    the total weight of all tokenizations of the remaining word that begin with it, divided by the weight of all
+    tokenizations.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], alpha: float) -> None:
@@ -182,9 +182,9 @@ class UnigramSampler(SubwordSampler):
         unknown_score = lowest_score - _UNKNOWN_PENALTY
         self._unknown_score = alpha * unknown_score
         self._max_length = max(map(len, scores), default=1)
-        """Characters of the longest piece."""
+        """Length of the longest piece in characters."""
         self._lattices: dict[str, _Lattice] = {}
-        """A cache by word."""
+        """Cache of lattices by word."""
 
     @override
     def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
@@ -215,7 +215,7 @@ class UnigramSampler(SubwordSampler):
             total = math.fsum(weights)
             log_beta[position] = highest + math.log(total)
             bounds = [bound / total for bound in accumulate(weights)]
-            bounds[-1] = 1.0  # above every draw, however the sum was rounded
+            bounds[-1] = 1.0  # above all draws, in spite of rounding
             bounds_at.append(bounds)
         bounds_at.reverse()
         all_pieces = list(chain.from_iterable(pieces))
@@ -227,7 +227,7 @@ class UnigramSampler(SubwordSampler):
         )
 
     def _pieces_at(self, begin: int, word: str) -> list[tuple[int, int, float]]:
-        """Returns id, end and score of each piece that begins at a position; an unknown character counts as a piece."""
+        """Returns id, end and score of each piece that begins at a position; an unknown character is a piece, too."""
         pieces: list[tuple[int, int, float]] = []
         last_end = min(begin + self._max_length, len(word))
         for end in range(begin + 1, last_end + 1):

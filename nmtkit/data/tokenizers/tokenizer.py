@@ -1,7 +1,7 @@
 """Tokenizers: sentencepiece (bpe, unigram, char) and words.
 
-All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and turning every mark into a space
-restores the text. In raw text the mark itself counts as white space.
+All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and replacing each mark by a space
+restores the text. If a text itself contains the mark, it counts as white space.
 """
 
 import io
@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
+from nmtkit.data.text.sentences import split_sentences
 from nmtkit.data.tokenizers.sentencepiece_model import with_space_rules
 from nmtkit.data.tokenizers.subword_sampling import (
     BpeDropout,
@@ -37,11 +37,11 @@ WORD_START = "▁"
 MAX_VOCAB_SIZE = 100_000_000
 TRAIN_LINES = 200_000
 """Maximum number of pairs from which a vocabulary is learned. They are spread evenly over the corpus and have at most
-134 million characters. If files have weights, they contribute in proportion."""
+134 million characters. Files contribute in proportion to their weights."""
 
 
 class TokenizerConfig(Settings):
-    """Settings of the tokenizers of all texts."""
+    """Settings of the tokenizers for all texts."""
 
     kind: Literal[
         "bpe",
@@ -58,45 +58,45 @@ class TokenizerConfig(Settings):
     punctuation), whitespace or pieces (text that is already tokenized; pieces: by sentencepiece). marian and
     huggingface are for imported models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """Size of each vocabulary, including all special tokens; smaller if the text has fewer words or subwords."""
+    """Size of each vocabulary, including special tokens; smaller if the text has fewer words or subwords."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
-    """Size of the target vocabulary if each side has a vocabulary. Default: vocab_size."""
+    """Size of the target vocabulary if each side has its own. Default: vocab_size."""
     joint: bool = True
-    """One vocabulary for both sides, learned on both. false: one vocabulary per side."""
+    """Learn one vocabulary from both sides together. false: one vocabulary per side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Sample tokenizations of training text; 0 is off. bpe: the probability of skipping a merge (BPE-dropout; 0.1 is
-    usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual).
-    Draws depend on `seed`, epoch and example only."""
+    """Sample tokenizations of training text; 0 turns this off. bpe: probability of skipping a merge (BPE-dropout;
+    usually 0.1). unigram: how strongly likely tokenizations are preferred (alpha of subword regularization; usually
+    0.2). Samples depend only on `seed`, epoch and example."""
     sentences: bool = False
-    """End every sentence of a text in EOS, for models that read documents. Sentences are cut at newlines if a text has
-    any, otherwise at white space after ".", "!" or "?"."""
+    """End each sentence of a text with EOS, for models that read documents. Texts are split into sentences at newlines
+    if they have any, otherwise at white space after ".", "!" or "?"."""
     lowercase: bool = False
     """Lowercase all text."""
     normalization: Normalization = DEFAULT
     """nfkc_numbers: unify compatible characters (full-width letters, ligatures), but keep superscripts, subscripts,
-    fractions and enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: all of NFKC, which turns 10⁵
-    into 105 and 2½ into 21⁄2. none: keep the text. White space always separates words."""
+    fractions, enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: complete NFKC, which turns 10⁵ into
+    105 and 2½ into 21⁄2. none: change nothing but white space. White space always separates words."""
     min_frequency: int = Field(default=1, ge=1)
-    """word, whitespace and pieces only: words with a lower frequency become unknown."""
+    """word, whitespace and pieces only: rarer words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
-    """bpe, unigram, char: share of the text's characters that have tokens; below 1 the rarest become unknown."""
+    """bpe, unigram, char: share of the text that the characters in the vocabulary cover; rarer ones become unknown."""
     specials: list[str] = Field(default_factory=list)
-    """Further special tokens, such as <mask>, with the ids 4, 5, ... in this order. They are never recognized in a
-    text."""
+    """Additional special tokens, such as <mask>, which get the ids 4, 5, ... in this order. They are never recognized
+    in a text."""
     sentinels: int = Field(default=0, ge=0, le=10_000)
-    """Number of special tokens <extra_id_0>, <extra_id_1>, ... that follow them, for the objective span_corruption. T5
+    """Number of special tokens <extra_id_0>, <extra_id_1>, ... after `specials`, for the objective span_corruption. T5
     has 100."""
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = (
         Field(default_factory=dict)
     )
-    """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
-    and EOS are always added. `start` is the language that BOS represents. <language> is the placeholder of a language
-    that is not chosen yet: `src_lang` and `tgt_lang` of the corpora choose it."""
+    """huggingface only: special tokens before and after the texts on a side, such as `{src: {before: [de_DE]}}`; BOS
+    and EOS are added in any case. `start` is the language that BOS represents. <language> is the placeholder for a
+    language that is not chosen yet; the corpora's `src_lang` and `tgt_lang` choose it."""
     source_prefix: str = ""
-    """huggingface only: text before every source, such as "summarize: ", which selects the task of a T5."""
+    """huggingface only: text before each source, such as "summarize: ", which selects a task of T5."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
-    """Settings of single texts, which override these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need
-    joint: false."""
+    """Settings for single text columns that override the common ones, such as `{tgt: {kind: word, vocab_size: 500}}`.
+    If there are two texts, set joint: false."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
@@ -135,7 +135,7 @@ class TokenizerConfig(Settings):
         return self
 
     def for_column(self, name: str) -> "TokenizerConfig":
-        """Returns the settings of one text; RecipeError if those in `columns` are not valid."""
+        """Returns the settings of one text column; raises a RecipeError if its overrides in `columns` are invalid."""
         columns: Mapping[Any, dict[str, Any]] = self.columns
         overrides = columns.get(name, {})
         for key in overrides:
@@ -150,18 +150,18 @@ class TokenizerConfig(Settings):
 
     @property
     def is_imported(self) -> bool:
-        """Whether it comes with a model of another toolkit, and has a separate vocabulary file."""
+        """Whether the tokenizer comes from another toolkit's model; its vocabulary is in a separate file."""
         return self.kind in ("marian", "huggingface")
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special tokens after the first four, in the order of their ids."""
+        """All special tokens except PAD, UNK, BOS and EOS, in the order of their ids."""
         sentinels = [f"<extra_id_{number}>" for number in range(self.sentinels)]
         return [*self.specials, *sentinels]
 
     @property
     def cuts_words(self) -> bool:
-        """Whether tokens are words of a vocabulary, so that no model is needed."""
+        """Whether tokens are whole words, so that the vocabulary alone defines the tokenizer."""
         return self.kind in ("word", "whitespace", "pieces")
 
 
@@ -169,17 +169,17 @@ class Tokenizer(ABC):
     """Tokenizes and detokenizes text."""
 
     suffix: str
-    """Suffix of its file."""
+    """Suffix of the tokenizer's file."""
 
     def __init__(self, config: TokenizerConfig, vocabulary: Vocabulary) -> None:
         self.config = config
         self.vocabulary = vocabulary
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """Returns the ids of each text, without BOS and final EOS; with `config.sentences` EOS separates sentences.
+        """Returns the ids of each text, without BOS and final EOS; with `config.sentences`, EOS separates sentences.
 
-        With a seed, tokenizations are sampled at the rate `config.sampling`. They depend on the seed, and on each text
-        and its position among the texts, and are the same in every process. Without a seed they are the best ones.
+        Without a seed, these are the best tokenizations. With a seed, tokenizations are sampled at the rate
+        `config.sampling`; they depend only on the seed, the text and its index in `texts`.
         """
         if seed is not None:
             return [
@@ -188,7 +188,7 @@ class Tokenizer(ABC):
             ]
         if not self.config.sentences:
             return self._encoded(texts)
-        # The sentences of all texts are encoded in one call, which is faster.
+        # Encode the sentences of all texts in one call, which is faster.
         sentences_by_text = [split_sentences(text) for text in texts]
         all_sentences = list(chain.from_iterable(sentences_by_text))
         encoded = iter(self._encoded(all_sentences))
@@ -199,65 +199,62 @@ class Tokenizer(ABC):
         return rows
 
     def sample(self, text: str, generator: Random) -> list[int]:
-        """Returns the ids of a tokenization that is sampled at the rate `config.sampling`.
-
-        All draws come from `generator`.
-        """
+        """Returns the ids of a tokenization sampled at the rate `config.sampling`, drawn from `generator`."""
         if not self.config.sentences:
             return self._sampled(text, generator)
         return _with_ends(self._sampled(sentence, generator) for sentence in split_sentences(text))
 
     @abstractmethod
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns what `encode_many` returns without a seed, without splitting texts into sentences."""
+        """Implements `encode_many` without a seed, for texts that need not be split into sentences."""
 
     def _sampled(self, text: str, generator: Random) -> list[int]:
-        """Returns what `sample` returns, without splitting the text into sentences."""
+        """Implements `sample` for a text that need not be split into sentences."""
         raise AssertionError(f"a tokenizer of kind {self.config.kind} does not sample")
 
     @abstractmethod
     def tokens(self, text: str) -> list[str]:
-        """Returns the tokens of a text; unknown ones keep their spelling (for copying)."""
+        """Returns the tokens of a text; unknown tokens keep their spelling, for copying."""
 
     def tag(self, text: str) -> str:
-        """Returns the language tag at the beginning of a text, or "" if the tokenizer knows no such tag."""
+        """Returns the language tag at the beginning of a text; "" if there is none or the tokenizer has no tags."""
         return ""
 
     @abstractmethod
     def content(self) -> bytes:
-        """Returns the content of its file, without settings."""
+        """Returns the content of the tokenizer's file, without settings."""
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without BOS and EOS."""
         return self.encode_many([text])[0]
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """Returns the tokens of ids, without PAD, BOS and EOS; the words of ids from V upwards are in `oov`."""
+        """Converts ids to tokens, without PAD, BOS and EOS; ids from V on index into `oov`."""
         visible = (number for number in ids if number not in (PAD, BOS, EOS))
         return self.vocabulary.tokens_of(visible, oov)
 
     def join(self, pieces: Iterable[str]) -> str:
-        """Joins pieces to text."""
+        """Joins pieces to a text."""
         if self.config.kind == "pieces":
             return " ".join(pieces)
         return "".join(pieces).replace(WORD_START, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
-        """Returns the text of ids; unknown words are <unk>."""
+        """Converts ids to a text in which unknown words are <unk>."""
         return self.join(self.pieces(ids, oov))
 
     def prepared(self, text: str) -> str:
-        """Returns the text in the form that is cut into tokens: lowercased and normalized according to the settings."""
-        # Not sentencepiece's case folding, which would also write German "ß" as "ss".
+        """Returns the text as it is cut into tokens: lowercased and normalized according to the settings."""
+        # Not done by sentencepiece, whose case folding would also turn German "ß" into "ss".
         return text.lower() if self.config.lowercase else text
 
     def normalized(self, text: str) -> str:
-        """Returns the form of a text that the model sees: texts with the same form have the same tokens."""
+        """Returns the text as the model sees it: texts with equal forms have the same tokens."""
         return self.prepared(text)
 
 
 def _with_ends(sentences: Iterable[Sequence[int]]) -> list[int]:
-    """Joins the ids of sentences, with EOS between them; empty sentences are left out."""
+    """Concatenates the ids of sentences, with EOS between them; skips empty sentences."""
     joined: list[int] = []
     for ids in sentences:
         if not ids:
@@ -272,10 +269,10 @@ _LANGUAGE = re.compile(r">>\S+?<<")
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords or characters by a sentencepiece model; `model` is the content of its file.
+    """Subwords or characters from a sentencepiece model; `model` is the content of its file.
 
-    With a `table`, as in Marian, the ids are those of this vocabulary instead of the model's, and a language tag such
-    as `>>fr<<` may precede the text.
+    If there is a `table`, as in Marian, this vocabulary determines the ids instead of the model, and a language tag
+    such as `>>fr<<` may precede a text.
     """
 
     suffix = ".model"
@@ -293,7 +290,7 @@ class SentencePieceTokenizer(Tokenizer):
         n_pieces = self._processor.get_piece_size()
         piece_ids = list(range(n_pieces))
         self.model_pieces: list[str] = self._processor.id_to_piece(piece_ids)
-        """The pieces of the model in the order of its ids."""
+        """The model's pieces in the order of the model's ids."""
         self._uses_table = table is not None
         self._sampler: SubwordSampler | None = None
         vocabulary = table
@@ -305,12 +302,12 @@ class SentencePieceTokenizer(Tokenizer):
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "SentencePieceTokenizer":
-        """Learns a model from lines; deterministic on all machines.
+        """Learns a model from lines; the result is the same on all machines.
+
+        bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
 
         The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords. `what` names the text in
         messages.
-
-        bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
         """
         size = config.vocab_size
         while True:
@@ -328,7 +325,7 @@ class SentencePieceTokenizer(Tokenizer):
     @override
     def prepared(self, text: str) -> str:
         if self._uses_table:
-            # models of other toolkits normalize text as they do there
+            # Models of other toolkits do their own normalization.
             return super().prepared(text)
         return _prepared(self.config, text)
 
@@ -342,9 +339,9 @@ class SentencePieceTokenizer(Tokenizer):
         if self._uses_table:
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
         texts = [self.prepared(text) for text in texts]
-        if len(texts) == 1:  # a single text needs no thread; a list of texts always starts one
+        if len(texts) == 1:  # encoding a list of texts would start a thread
             return [self._processor.encode(texts[0])]
-        # One thread: large corpora are divided among processes, and small batches gain nothing from several threads.
+        # One thread: large corpora are encoded by several processes, and small batches do not gain from threads.
         encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
         return encoded
 
@@ -388,25 +385,25 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> bytes:
-    """Returns the content of a sentencepiece model with `size` tokens; RuntimeError if it cannot be learned."""
+    """Learns a sentencepiece model with `size` tokens, and returns the content of its file; RuntimeError on failure."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        # sentencepiece ignores lines with "▅", its internal mark of unknown characters.
+        # sentencepiece ignores lines with "▅", which it uses internally for unknown characters.
         sentence_iterator=(_learned_line(config, line).replace("▅", " ") for line in lines),
         model_writer=model,
         model_type=config.kind,
         vocab_size=size,
         hard_vocab_limit=config.kind != "char",
         character_coverage=config.character_coverage,
-        # sentencepiece does not have the rules of nfkc_numbers: these lines have been normalized already.
+        # sentencepiece does not have the rules nfkc_numbers; `_learned_line` applies them.
         normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
-        # unigram sums its estimates by thread: the number is fixed, so that all machines get the same result.
+        # Fixed, because unigram sums its estimates per thread: otherwise the result would depend on the machine.
         num_threads=4,
-        # The default would silently skip lines of more than 4192 bytes.
+        # By default, lines of more than 4192 bytes would silently be skipped.
         max_sentence_length=1 << 24,
         minloglevel=2,
         control_symbols=config.special_tokens,
@@ -418,7 +415,7 @@ def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> by
 
 
 def _prepared(config: TokenizerConfig, text: str) -> str:
-    """Returns the text for sentencepiece, which normalizes it further unless the rules are nfkc_numbers."""
+    """Prepares a text for sentencepiece, which normalizes it further unless the rules are nfkc_numbers."""
     if config.lowercase:
         text = text.lower()
     if config.normalization == "nfkc_numbers":
@@ -427,10 +424,12 @@ def _prepared(config: TokenizerConfig, text: str) -> str:
 
 
 def _learned_line(config: TokenizerConfig, line: str) -> str:
-    """Returns a line from which a model is learned."""
+    """Prepares a line for learning a model."""
     text = _prepared(config, line)
     if config.normalization == "none":
-        return normalize(text, "none")  # the model gets its rules for spaces only after learning
+        return normalize(
+            text, "none"
+        )  # the model gets its rules for white space only after learning
     return text
 
 
@@ -438,7 +437,7 @@ _LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
-    """Returns the error for a message of sentencepiece's trainer."""
+    """Converts an error message of sentencepiece's trainer to an exception that explains it."""
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
     if too_small is not None:
         return RecipeError(
@@ -454,7 +453,7 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
 
 @cache
 def _word() -> re.Pattern[str]:
-    # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
+    # Marks (accents, vowel signs) modify the letter before them, but `\w` does not match them.
     marks = ""
     for character in map(chr, range(0x300, 0x10000)):
         category = unicodedata.category(character)
@@ -466,9 +465,10 @@ def _word() -> re.Pattern[str]:
 class WordTokenizer(Tokenizer):
     """Words, numbers and single punctuation marks.
 
-    Runs of letters and digits stay together (with their accents), and so do the digits of a number around a point or
-    comma; every other character is a token. Joining restores the text, up to the width of white space and unknown words
-    (an unknown token is a word of its own). Kinds whitespace and pieces split at white space only.
+    A run of letters (with their accents) and digits is a token, and so is a number with points or commas between its
+    digits; any other character is a token by itself. Joining restores the text except for the width of white space and
+    for unknown words (an unknown token is separated by spaces). The kinds whitespace and pieces split only at white
+    space.
     """
 
     suffix = ".vocab"
@@ -477,11 +477,11 @@ class WordTokenizer(Tokenizer):
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "WordTokenizer":
-        """Learns the most frequent words of the lines; DataError if there are none.
+        """Makes a vocabulary of the most frequent words in the lines; raises a DataError if there are none.
 
         `what` names the text in messages.
         """
-        # A tokenizer without words, which is enough to split lines.
+        # A tokenizer with an empty vocabulary can already split lines.
         specials = [*SPECIALS, *config.special_tokens]
         splitter = cls(config, Vocabulary(specials, config.special_tokens))
         counts: Counter[str] = Counter()
@@ -547,10 +547,10 @@ class WordTokenizer(Tokenizer):
 
 
 def _with_word_starts(pieces: Iterable[str]) -> list[str]:
-    """Returns pieces of kind word in which a word that follows another word without a mark gets one.
+    """Adds the mark to pieces of kind word that would otherwise merge with the word before them.
 
-    A text is never cut like this, but a model may write "mid", "-", "year", "year". Without a mark the text would be
-    "mid-yearyear", a word that the model did not write.
+    Tokenized text needs no such mark, but a model may write "mid", "-", "year", "year". Without it, the text would be
+    "mid-yearyear", with a word that the model did not write.
     """
     marked: list[str] = []
     for piece in pieces:
@@ -562,7 +562,7 @@ def _with_word_starts(pieces: Iterable[str]) -> list[str]:
 
 
 def _would_merge(left: str, right: str) -> bool:
-    """Whether a word crosses the boundary between two pieces when they are joined."""
+    """Whether joining two pieces gives a word that crosses the boundary between them."""
     boundary = len(left)
     words = _word().finditer(left + right)
     return any(word.start() < boundary < word.end() for word in words)

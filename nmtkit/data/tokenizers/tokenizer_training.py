@@ -1,4 +1,4 @@
-"""Learns tokenizers from an even sample of the training pairs, and the labels from all of them."""
+"""Learns tokenizers from an evenly spread sample of the training pairs, and label vocabularies from all pairs."""
 
 import math
 from collections import Counter
@@ -21,17 +21,17 @@ from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
-"""Maximum number of characters in a sample of long documents."""
+"""Maximum number of characters in a sample, which is reached by long documents."""
 PAIR = (Column("src"), Column("tgt"))
-"""The columns of two texts."""
+"""The columns of a corpus of text pairs."""
 
 
 class TokenizerSample:
     """At most `max_size` pairs, spread evenly over a corpus that is read once.
 
-    Every `stride`-th pair is taken; the stride doubles (1, 2, 4, 8, ...) whenever the sample becomes too large. With
-    weights a pair counts as often as its file's weight relative to the smallest weight, and may be taken several times.
-    Labels are counted in all examples.
+    Every `stride`-th pair is sampled; the stride doubles (1, 2, 4, 8, ...) whenever the sample becomes too large. If
+    files have weights, a pair counts as often as its file's weight relative to the smallest weight, and may be sampled
+    several times. Labels are counted in all examples.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class TokenizerSample:
         """Sum of the relative weights of all pairs seen."""
         self._stride = 1
         self.examples: list[Example] = []
-        """The sample."""
+        """The sampled pairs."""
         self._characters = 0
         """Number of characters in the sample."""
         self.total = 0
         """Number of pairs seen."""
 
     def add_block(self, block: Block) -> None:
-        """Samples from the next pairs."""
+        """Sees the pairs of the next block."""
         for pair in block.examples():
             self.add(pair)
 
     def add(self, pair: Example) -> None:
-        """Takes or skips the next pair."""
+        """Sees the next pair, and adds it to the sample or skips it."""
         self.total += 1
         if pair.labels is not None:
             self.labels.update(split_labels(pair.labels, self.label_type))
-        # A pair occupies an interval as long as its weight, and is taken once for each multiple of the stride from
-        # the interval's begin to before its end.
+        # A pair occupies an interval [begin, end) whose length is its weight, and is sampled once for each multiple of
+        # the stride in the interval.
         begin = self._end
         weight = 1.0
         if self._relative_weights:
@@ -89,7 +89,7 @@ def _characters(pair: Example) -> int:
 def learn_from_sample(
     config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
 ) -> Tokenizers:
-    """Learns tokenizers from a sample, and records their sizes in the report."""
+    """Learns tokenizers from a sample, and records their vocabulary sizes in the report."""
     if config.is_imported:
         raise RecipeError(
             f"tokenizer.kind: {config.kind} comes with an imported model and cannot be learned; take bpe"
@@ -126,7 +126,7 @@ def learn_from_sample(
 
 
 def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
-    """Returns a note on texts with fewer subwords than `vocab_size`; "" if all vocabularies are full."""
+    """Returns a note on vocabularies that are smaller than `vocab_size`; "" if all vocabularies are full."""
     facts: list[str] = []
     for column, tokenizer in tokenizers.items():
         settings = config if tokenizers.shared else config.for_column(column)
@@ -136,7 +136,7 @@ def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
         fact = f"{size:,} of {settings.vocab_size:,}"
         if len(tokenizers) > 1 and not tokenizers.shared:
             fact = f"{column}: {fact}"
-        if fact not in facts:  # texts that share a vocabulary have the same fact
+        if fact not in facts:  # equal for texts that share a vocabulary
             facts.append(fact)
     if not facts:
         return ""
@@ -147,8 +147,8 @@ def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenize
     if config.cuts_words:
         return WordTokenizer.learn(config, lines, what)
     for name in config.special_tokens:
-        # sentencepiece would learn the text without the name, so that its letters might become unknown; WordPiece would
-        # have the name twice. Names in brackets are not searched, because they are rare in text.
+        # sentencepiece would cut the name out of the text, so that its letters might become unknown; WordPiece would
+        # have the name twice. Names in brackets are not searched for, because they are rare in texts.
         if name[0] not in "<[" and any(name in line for line in lines):
             raise RecipeError(
                 f"tokenizer.specials: the {what} contains {name!r}, but a special token must not occur in a text; "

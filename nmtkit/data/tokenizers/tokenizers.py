@@ -1,4 +1,4 @@
-"""The tokenizers of all text columns, and further facts about the columns of a run."""
+"""The tokenizers of all text columns of a run, with the vocabulary of labels and the width of features."""
 
 import json
 import os
@@ -27,18 +27,18 @@ from nmtkit.data.tokenizers.vocabulary import (
 )
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
-# Names of files.
+# File names.
 _SETTINGS = "tokenizer.json"
 _SUMS = "sums.json"
 _LABELS = "labels.vocab"
 
 
 class Tokenizers(dict[str, Tokenizer]):
-    """The tokenizers of the text columns by name, with their settings `config`.
+    """Tokenizers by text column, with their settings `config`.
 
-    `labels` is the vocabulary of labels, if there are any. `features` is the width of a row of features, 0 without
-    features. With a joint vocabulary both texts have the same tokenizer; imported models then have two tokenizers with
-    the same vocabulary.
+    `labels` is the vocabulary of labels, if there are any. `features` is the number of features in a row, or 0. If the
+    vocabulary is joint, both columns have the same tokenizer, or for imported models two tokenizers that share their
+    vocabulary.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Tokenizers(dict[str, Tokenizer]):
 
     @property
     def src(self) -> Tokenizer:
-        """The tokenizer of sources; CheckpointError without one."""
+        """Tokenizer of the sources; raises a CheckpointError if there is none."""
         return self["src"]
 
     @property
     def tgt(self) -> Tokenizer:
-        """The tokenizer of targets; CheckpointError without one."""
+        """Tokenizer of the targets; raises a CheckpointError if there is none."""
         return self["tgt"]
 
     @property
     def shared(self) -> bool:
-        """Whether two texts share a vocabulary."""
+        """Whether source and target share a vocabulary."""
         return len(self) == 2 and self.src.vocabulary is self.tgt.vocabulary
 
     @property
@@ -79,15 +79,15 @@ class Tokenizers(dict[str, Tokenizer]):
         return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
     def text_forms(self) -> TextForms:
-        """Returns, by column, the function that gives the form of a text that the model sees.
+        """Returns the functions, by column, that convert a text to the form that the model sees.
 
-        Texts with the same form count as duplicates.
+        Texts with equal forms count as duplicates.
         """
         return {column: tokenizer.normalized for column, tokenizer in self.items()}
 
     @property
     def checksum(self) -> str:
-        """A checksum of all vocabularies, which is saved with weights."""
+        """Checksum of all vocabularies, which checkpoints save with their weights."""
         joined = bytearray()
         for name, content in self._contents().items():
             joined += name.encode()
@@ -95,7 +95,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return bytes_checksum(bytes(joined))
 
     def with_source_prefix(self, prefix: str) -> "Tokenizers":
-        """Returns the tokenizers of an imported model with this text before every source."""
+        """Returns the tokenizers of an imported model, changed to put this text before each source."""
         settings = self.config.model_dump()
         settings["source_prefix"] = prefix
         config = parse(TokenizerConfig, settings, "tokenizer")
@@ -109,8 +109,8 @@ class Tokenizers(dict[str, Tokenizer]):
         )
 
     def _contents(self) -> dict[str, bytes]:
-        """Returns the content of each file by its name."""
-        # A shared vocabulary is stored once; Marian has a sentencepiece model per side even then.
+        """Returns the contents of all files except the settings, by file name."""
+        # A shared vocabulary is stored once; Marian has one sentencepiece model per side even then.
         vocabularies: Mapping[str, Tokenizer] = {"joint": self.src} if self.shared else self
         models = self if self.config.kind == "marian" else vocabularies
         contents = {}
@@ -124,7 +124,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return contents
 
     def save(self, folder: Path) -> None:
-        """Writes all files that `load` needs into the folder."""
+        """Writes the files that `load` reads to a folder."""
         settings = self.config.model_dump()
         if len(self) != 2:
             settings["texts"] = [*self]
@@ -136,8 +136,8 @@ class Tokenizers(dict[str, Tokenizer]):
         checksums = {name: bytes_checksum(content) for name, content in contents.items()}
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            # The checksums are removed first and written last, so that they never belong to other files. Labels are
-            # removed because an earlier model in this folder may have had some.
+            # The checksums are removed first and written last, so that they never disagree with the files. The labels
+            # are removed because they may belong to an earlier model in this folder.
             for name in (_SUMS, _LABELS):
                 (folder / name).unlink(missing_ok=True)
             for name, content in contents.items():
@@ -146,15 +146,17 @@ class Tokenizers(dict[str, Tokenizer]):
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizers":
-        """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
+        """Reads the files written by `save`; raises a CheckpointError for a file that is missing or damaged."""
         check_sums(folder / _SUMS)
         path = folder / _SETTINGS
         try:
             settings = dict(parse_json(read_vocabulary_file(path, "it"), path.name))
             texts = list[str](settings.pop("texts", TEXT_COLUMNS))
             features = int(settings.pop("features", 0))
-            settings.setdefault("normalization", "nfkc")  # the default before nfkc_numbers existed
-            # a setting of earlier versions, which only affected learning
+            settings.setdefault(
+                "normalization", "nfkc"
+            )  # files without this key are older than nfkc_numbers
+            # This setting of earlier versions affected only learning.
             settings.pop("train_lines", None)
             config = parse(TokenizerConfig, settings, str(path))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
@@ -186,13 +188,13 @@ class Tokenizers(dict[str, Tokenizer]):
 def load_tokenizer(
     config: TokenizerConfig, stem: Path, table: Vocabulary | None = None, column: str = ""
 ) -> Tokenizer:
-    """Reads a tokenizer from its file; CheckpointError if it is missing or damaged.
+    """Reads a tokenizer from its file; raises a CheckpointError if the file is missing or damaged.
 
     Args:
         config: Settings.
         stem: Path of the file without its suffix.
-        table: The vocabulary of an imported model, whose ids differ from those in the file.
-        column: The text column, for a tokenizer of Hugging Face.
+        table: Vocabulary of an imported model, whose ids differ from the ids in the file.
+        column: Text column that the tokenizer is for; needed only for kind huggingface.
     """
     if config.cuts_words or config.kind == "wordpiece":
         word_tokenizer = WordTokenizer if config.cuts_words else WordPieceTokenizer

@@ -1,4 +1,4 @@
-"""Vocabulary: tokens and ids, and extended ids of unknown words for models that copy."""
+"""Vocabularies: tokens and their ids, and extended ids of unknown words for models that copy."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from nmtkit.core.files import bytes_checksum
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESTORE_HINT = "copy the folder again; from the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
-"""Remedy for a damaged file, in messages."""
+"""Remedy for a damaged vocabulary file, in messages."""
 V = TypeVar("V", bound="Vocabulary")
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
@@ -39,7 +39,7 @@ class Vocabulary:
         if len(self._ids) != len(self.tokens) or "" in self._ids:
             raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
         self._text_ids: dict[str, int] = {}
-        """The ids of tokens that texts may contain; UNK may be the spelling of an unknown token."""
+        """Ids of the tokens that texts may contain, and of "<unk>", which may stand for an unknown word."""
         for token, number in self._ids.items():
             if number >= self.n_specials or number == UNK:
                 self._text_ids[token] = number
@@ -52,7 +52,7 @@ class Vocabulary:
         min_frequency: int = 1,
         further: Sequence[str] = (),
     ) -> V:
-        """Makes a vocabulary of the most frequent tokens; equal counts are in code-point order.
+        """Makes a vocabulary of the most frequent tokens; tokens with equal counts are in code-point order.
 
         `max_size` includes the special tokens.
         """
@@ -76,19 +76,19 @@ class Vocabulary:
         return isinstance(other, Vocabulary) and self.tokens == other.tokens
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of tokens; UNK for unknown ones."""
+        """Returns the ids of tokens; UNK for unknown tokens."""
         get = self._ids.get
         return [get(token, UNK) for token in tokens]
 
     def text_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of tokens of a text; UNK also for tokens that spell a special one, such as "<s>"."""
+        """Returns the ids of tokens in a text; UNK also for words that look like a special token, such as "<s>"."""
         return [self._text_ids.get(token, UNK) for token in tokens]
 
     def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
         """Assigns the ids V, V+1, ... to the unknown words of a source, in the order of their first occurrence.
 
-        This is a method of the *target* vocabulary: extended ids are what the decoder can write (See et al. 2017,
-        section 2.2). Returns the id of each source token, and the unknown words in the order of their ids.
+        Use the *target* vocabulary: extended ids are the ids that the decoder can write (See et al. 2017, section 2.2).
+        Returns the id of each source token, and the unknown words in the order of their ids.
         """
         ids: list[int] = []
         oov_ids: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Vocabulary:
         return ids, list(oov_ids)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
-        """Returns the ids of a target, which may be extended ids of unknown words of the source (`oov`)."""
+        """Returns the ids of a target; words in `oov`, the unknown words of the source, get their extended ids."""
         oov_ids = {token: number for number, token in enumerate(oov, start=len(self.tokens))}
         ids = []
         for token in tgt_tokens:
@@ -112,7 +112,7 @@ class Vocabulary:
         return ids
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """Returns the tokens of ids; the words of ids from V upwards are in `oov`."""
+        """Converts ids to tokens; ids from V on index into `oov`."""
         if not oov:
             return [self.tokens[number] for number in ids]
         size = len(self.tokens)
@@ -125,12 +125,12 @@ class Vocabulary:
         return tokens
 
     def content(self) -> bytes:
-        """Returns the content of its file: one token per line, UTF-8; line n (from 0) is id n."""
+        """Returns the content of the vocabulary's file: UTF-8, one token per line; line n, counted from 0, has id n."""
         return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
     def load(cls: type[V], path: Path, further: Sequence[str] = ()) -> V:
-        """Reads a vocabulary file; CheckpointError if it is missing, truncated or not a vocabulary."""
+        """Reads a vocabulary file; raises a CheckpointError if it is missing, truncated or not a vocabulary."""
         try:
             text = read_vocabulary_file(path).decode("utf-8")
         except UnicodeDecodeError as fault:
@@ -150,7 +150,7 @@ class Vocabulary:
 
 
 def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
-    """Reads a file of a run's vocabulary; CheckpointError, which calls the file `what`, if it cannot be read."""
+    """Reads a vocabulary file of a run; raises a CheckpointError about `what` if it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # reading a named pipe would block
             raise OSError(errno.EINVAL, "not a file")
@@ -162,8 +162,8 @@ def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
 
 
 def check_sums(path: Path) -> None:
-    """Compares files with their checksums in the file `path`, in the same folder; CheckpointError if one differs."""
-    if not os.path.lexists(path):  # a copy without checksums can still be used
+    """Verifies the checksums, listed in `path`, of files in the same folder; CheckpointError if one differs."""
+    if not os.path.lexists(path):  # a folder that was copied without its checksums is usable
         return
     try:
         checksums = json.loads(read_vocabulary_file(path))
@@ -179,12 +179,12 @@ def check_sums(path: Path) -> None:
 
 
 class LabelVocabulary(Vocabulary):
-    """Labels by id from 0, the most frequent first: a vocabulary without special tokens."""
+    """A vocabulary of labels, most frequent first, without special tokens."""
 
     reserved: ClassVar[tuple[str, ...]] = ()
 
     def encode(self, labels: Sequence[str], place: str) -> list[int]:
-        """Returns the ids of the labels of an example; DataError, with its `place`, for a missing or unknown label."""
+        """Returns the ids of an example's labels; raises a DataError about `place` if one is missing or unknown."""
         if not labels or "" in labels:
             raise DataError(f"{place}: there is no label; write it there, or leave the example out")
         for label in labels:
@@ -197,7 +197,7 @@ class LabelVocabulary(Vocabulary):
 
 
 def split_labels(line: str, kind: ColumnType | None) -> list[str]:
-    """Returns the labels in a line: "labels" are separated by white space, a "label" is the whole line."""
+    """Returns the labels in a line: a single label if the column's type is "label", several words if it is "labels"."""
     if kind == "labels":
         return line.split()
     return [line.strip()]

@@ -1,9 +1,9 @@
-"""WordPiece, and the merges that make subwords.
+"""WordPiece, and the merges by which subword vocabularies are learned.
 
-Schuster and Nakajima 2012, "Japanese and Korean Voice Search", section 3, and Wu et al. 2016, section 4.1: a vocabulary
-begins with all characters. It grows by joining the two neighbours that raise the likelihood of the text most. A word is
-cut into the longest tokens of the vocabulary, from left to right. BPE (Sennrich et al. 2016, Algorithm 1) joins the
-most frequent neighbours instead.
+Schuster and Nakajima 2012, "Japanese and Korean Voice Search", section 3, and Wu et al. 2016, section 4.1: the
+vocabulary starts with all characters. Each step merges the two neighbouring symbols that increase the likelihood of the
+text most. A word is cut from left to right, always into the longest token of the vocabulary. BPE (Sennrich et al. 2016,
+Algorithm 1) merges the most frequent neighbours instead.
 """
 
 from collections import Counter
@@ -23,23 +23,23 @@ Pair = tuple[str, str]
 
 
 class Merges:
-    """Words as sequences of symbols, at first their characters, with counts of symbols and of neighbouring pairs.
+    """Words as sequences of symbols, initially characters, with counts of symbols and of pairs of neighbours.
 
-    Symbols and pairs are numbered in the order in which they are first seen; arrays are indexed by these numbers and
-    longer than needed.
+    Symbols and pairs are numbered in the order in which they are first seen. Arrays are indexed by these numbers, and
+    have spare rows at the end.
     """
 
     def __init__(self, words: Mapping[str, int]) -> None:
         self.words = [([*word], count) for word, count in words.items()]
-        """The symbols of each word, and how often the word occurs."""
+        """Symbols and frequency of each word."""
         self._symbol_numbers: dict[str, int] = {}
         self._symbol_counts = np.zeros(64)
         self._pair_numbers: dict[Pair, int] = {}
         self._pair_counts = np.zeros(64)
         self._pair_symbols = np.zeros((64, 2), np.int64)
-        """The numbers of the two symbols of each pair."""
+        """Numbers of the two symbols in each pair."""
         self._pair_words: list[set[int]] = []
-        """The words that contain a pair, or did so earlier."""
+        """Numbers of the words that contain each pair or have contained it."""
         for number in range(len(self.words)):
             self._count(number, 1)
 
@@ -61,13 +61,13 @@ class Merges:
             self._pair_words[number].add(word_number)
 
     def count(self, pair: Pair) -> int:
-        """Returns how often two symbols are neighbours."""
+        """Returns how often these two symbols are neighbours."""
         if pair not in self._pair_numbers:
             return 0
         return int(self._pair_counts[self._pair_numbers[pair]])
 
     def join(self, pair: Pair) -> list[int]:
-        """Joins two neighbours to one symbol in all words; returns the numbers of the words that contained them."""
+        """Merges two neighbouring symbols into one in all words; returns the numbers of the changed words."""
         changed = []
         for number in sorted(self._pair_words[self._pair_numbers[pair]]):
             symbols, count = self.words[number]
@@ -85,10 +85,10 @@ class Merges:
         return changed
 
     def most_likely(self) -> Pair | None:
-        """Returns the pair a, b whose merge raises the likelihood most; None if no merge raises it.
+        """Returns the pair a, b whose merge increases the likelihood most; None if no merge increases it.
 
-        The gain is `c(ab) log(c(ab) N / (c(a) c(b)))`, where c are counts of N symbols. Of pairs with equal gains the
-        one that was seen first is returned.
+        The gain is `c(ab) log(c(ab) N / (c(a) c(b)))`, with the counts c and the total count N of symbols. If several
+        pairs have the same gain, the pair that was seen first is returned.
         """
         n_pairs = len(self._pair_numbers)
         if n_pairs == 0:
@@ -97,7 +97,7 @@ class Merges:
         counts = self._pair_counts[:n_pairs]  # (P,)
         symbols = self._pair_symbols[:n_pairs]  # (P, 2)
         products = self._symbol_counts[symbols].prod(axis=-1)  # (P,)
-        # The maximum with 1 avoids a division by zero, and the logarithm of zero, for pairs that no longer occur.
+        # Pairs that no longer occur may have a product or ratio of 0; the maximum with 1 makes their gain 0.
         products = np.maximum(products, 1)
         ratios = counts * n_symbols / products  # (P,)
         ratios = np.maximum(ratios, 1)
@@ -109,23 +109,23 @@ class Merges:
 
 
 def _with_row(array: "np.ndarray[Any, Any]", row: int) -> "np.ndarray[Any, Any]":
-    """Returns an array that has the row: the array itself, or one of twice the length, filled up with zeros."""
+    """Returns the array, or a copy of twice the length, padded with zeros, if it does not have this row."""
     if row < len(array):
         return array
     return np.concatenate([array, np.zeros_like(array)])
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Words and punctuation as in kind word, cut into tokens; a word that cannot be cut is unknown as a whole."""
+    """Words and punctuation as in kind word, cut into tokens; a word that cannot be cut becomes unknown as a whole."""
 
     @classmethod
     @override
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "WordPieceTokenizer":
-        """Learns a vocabulary in the order of the merges; RecipeError if it is too small for all characters."""
+        """Learns a vocabulary, in the order of the merges; raises a RecipeError if not all characters fit into it."""
         specials = [*SPECIALS, *config.special_tokens]
-        # A tokenizer without words, which is enough to split lines.
+        # A tokenizer with an empty vocabulary can already split lines.
         splitter = cls(config, Vocabulary(specials, config.special_tokens))
         words: Counter[str] = Counter()
         for line in lines:
@@ -140,7 +140,7 @@ class WordPieceTokenizer(WordTokenizer):
                 f"token; use at least {smallest_size}"
             )
         merges = Merges(words)
-        # a dictionary, because different pairs may give the same token
+        # An ordered set: different pairs may give the same token.
         learned = dict.fromkeys(characters)
         while len(specials) + len(learned) < config.vocab_size:
             pair = merges.most_likely()
@@ -156,9 +156,9 @@ class WordPieceTokenizer(WordTokenizer):
         return list(chain.from_iterable(map(self._cut, words)))
 
     def _cut(self, word: str) -> list[str]:
-        """Cuts a word into the longest tokens from the left (Wu et al. 2016, section 4.1).
+        """Cuts a word from left to right, always into the longest token (Wu et al. 2016, section 4.1).
 
-        Returns the word itself if a rest of it begins with no token.
+        Returns the whole word if some remainder does not begin with a token.
         """
         tokens = []
         begin = 0
@@ -174,19 +174,19 @@ class WordPieceTokenizer(WordTokenizer):
 
 @dataclass(frozen=True)
 class Merge:
-    """A step in learning a tokenizer."""
+    """One merge in learning a tokenizer."""
 
     pair: Pair
     count: int
-    """How often the two symbols were neighbours."""
+    """How often the two symbols were neighbours before the merge."""
     words: list[list[str]]
-    """The symbols, after the merge, of the four most frequent words that contain the pair."""
+    """Symbols, after the merge, of the four most frequent words that contain the pair."""
 
 
 def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
-    """Yields the merges of a tokenizer of kind bpe or wordpiece, in their order, in a text.
+    """Yields the merges of a tokenizer of kind bpe or wordpiece, in order, as they apply to a text.
 
-    Raises a RecipeError for other kinds. A token that is not made of two symbols in this text is skipped.
+    Skips tokens that no two neighbouring symbols of the text form. Raises a RecipeError for other kinds of tokenizers.
     """
     if tokenizer.config.kind not in ("bpe", "wordpiece"):
         raise RecipeError(
@@ -198,7 +198,7 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
         words.update(WORD_START + word for word in line_words)
     merges = Merges(words)
     for token in tokenizer.vocabulary.tokens[tokenizer.vocabulary.n_specials :]:
-        # The vocabulary does not say which two symbols make a token: the pair that is most frequent now.
+        # The vocabulary does not say which two symbols form the token: assume the pair that is most frequent now.
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         if not pairs:
             continue

@@ -1,9 +1,9 @@
-"""Words and their tokens, in a text or in a list of tokens.
+"""Maps words to their tokens, in a text or in a list of tokens.
 
-Word alignments count words separated by white space (`str.split`). Each word is tokenized separately, which gives the
-same tokens as the whole line, because tokenizers do not join characters across white space. There are two exceptions:
-some imported tokenizers, and sentencepiece without normalization, which joins across white space other than plain
-spaces. Links of such lines are rejected. In a list of tokens the mark "▁" shows where words begin.
+Word alignments count words separated by white space (`str.split`). Words are tokenized separately, which gives the same
+tokens as tokenizing the line, because tokenizers do not merge characters across white space. There are two exceptions:
+some imported tokenizers, and sentencepiece without normalization, which merges across white space other than plain
+spaces. Links of such lines are rejected. In a list of tokens, the mark "▁" shows where words begin.
 """
 
 import unicodedata
@@ -23,23 +23,23 @@ from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS
 
 PieceShare = tuple[int, list[float]]
-"""The pieces of a word: index of the first piece, and the share of the word in each piece from there on."""
+"""The pieces of a word: index of the first piece, and the word's share of each piece from there on."""
 
 WORDS_AT_ONCE = 128
-"""Number of words whose pieces are summed at a time: a table of all words and all pieces would grow with the square of
-the line."""
+"""Number of words whose pieces are summed at a time: a table of all words and pieces would grow quadratically with the
+length of the line."""
 
 
 @dataclass(frozen=True)
 class WordSegmentation:
-    """A line as words and as token ids, without EOS; `shares` are the words' shares in the tokens."""
+    """A line as words and as token ids, without EOS; `shares` has each word's tokens and its share of them."""
 
     words: list[str]
     ids: list[int]
     shares: list[PieceShare]
 
     def ids_by_word(self) -> list[list[int]]:
-        """Returns the tokens of each word; a token that belongs to two words is in both."""
+        """Returns the token ids of each word; a token that belongs to two words is included in both."""
         ids_by_word = []
         for first, parts in self.shares:
             end = first + len(parts)
@@ -58,16 +58,16 @@ def cut_words(
     Args:
         tokenizer: Tokenizer of the lines.
         lines: Text.
-        segmented: The same lines with further white space between words, such as "l' homme ." for "l'homme."; None if
-            white space in the text separates the words. A token across the end of such a word is shared by both words
-            in proportion to their characters.
-        places: Location of each of the segmented lines, for messages.
+        segmented: The same lines with additional white space between words, such as "l' homme ." for "l'homme."; None
+            for a line whose own white space separates the words. A token that crosses the boundary between two such
+            words is divided between them in proportion to their characters.
+        places: Location of each segmented line, for messages.
     """
     words_by_line = [line.split() for line in lines]
     distinct_words = list(dict.fromkeys(chain.from_iterable(words_by_line)))
     word_ids = dict(zip(distinct_words, tokenizer.encode_many(distinct_words), strict=True))
     segmentations = []
-    # cache: the shares within a word by its parts
+    # Cache of the parts' shares of a word's tokens.
     shares_by_parts: dict[tuple[str, ...], list[PieceShare]] = {}
     for words, segmented_line, place in zip(words_by_line, segmented, places, strict=True):
         ids = list(chain.from_iterable(word_ids[word] for word in words))
@@ -99,7 +99,7 @@ def token_spans(
     segmented: Sequence[str | None],
     places: Sequence[str],
 ) -> list[list[tuple[int, int]]]:
-    """Returns the token range `(first, end)` of each word of each line; for the arguments see `cut_words`."""
+    """Returns the token range `(first, end)` of each word in each line; for the arguments, see `cut_words`."""
     spans_by_line = []
     for segmentation in cut_words(tokenizer, lines, segmented, places):
         spans = [(first, first + len(parts)) for first, parts in segmentation.shares]
@@ -108,7 +108,7 @@ def token_spans(
 
 
 def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[PieceShare]:
-    """Returns the share of each part of a word in the tokens of the word."""
+    """Returns the share of each part of a word in the word's tokens."""
     if len(parts) == 1 or n_tokens == 0:
         whole_word = (0, [1.0] * n_tokens)
         return [whole_word] * len(parts)
@@ -119,7 +119,7 @@ def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[P
 
 
 def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tuple[str, ...]]:
-    """Returns the words of the segmented line that make up each word of the text; DataError if their text differs."""
+    """Returns, for each word of the text, the segmented words that form it; DataError if the two texts differ."""
     hint = (
         "it must hold the same text, with white space added between words and nothing else changed"
     )
@@ -147,7 +147,7 @@ def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tup
 def token_links(
     links: Iterable[Link], src: Sequence[tuple[int, int]], tgt: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Returns the links between tokens, sorted and distinct: all tokens of two linked words are linked.
+    """Returns the links between tokens, sorted and distinct: all tokens of linked words are linked.
 
     `src` and `tgt` are the token ranges of the words; see `token_spans`.
     """
@@ -160,14 +160,15 @@ def token_links(
 
 
 def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
-    """Returns the share of each word in each piece, where pieces and words segment the same text differently.
+    """Returns each word's share of its pieces, if words and pieces are two segmentations of the same text.
 
-    Lengths are in characters; no word has length 0. A piece across a word boundary is shared by characters, and its
-    shares sum to one. If the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
-    piece without characters (a single "▁") belongs to the word that begins after it, or to the last word.
+    Lengths are in characters; no word has length 0. A piece that crosses a word boundary is divided in proportion to
+    the characters, so that its shares sum to 1. If the tokenizer has changed the length of the text (NFKC may do so),
+    boundaries are moved in proportion. A piece without characters (a single "▁") belongs to the word that begins after
+    it, or to the last word.
     """
-    # Boundaries of words and of pieces are compared on one scale, where a character of the pieces has the length
-    # sum(word_lengths) and a character of the words the length sum(piece_lengths). These are whole numbers, so equal
+    # Boundaries of words and of pieces are compared on one scale, on which a character of a piece has the length
+    # sum(word_lengths) and a character of a word the length sum(piece_lengths). These are whole numbers, so equal
     # boundaries compare as equal.
     piece_scale = sum(word_lengths)
     word_scale = sum(piece_lengths)
@@ -178,7 +179,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     begin = 0
     for number, end in enumerate(word_ends):
         is_last_word = number == len(word_ends) - 1
-        # Skip the pieces before the word. A piece without characters at its begin belongs to it.
+        # Skip the pieces before the word. A piece without characters at the beginning of the word belongs to it.
         while first < len(piece_ends):
             piece_end = piece_ends[first]
             is_empty = piece_lengths[first] == 0
@@ -201,7 +202,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
 
 
 def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
-    """Returns the share of each of W words in each of P pieces, up to the last piece of any word: `(W, P)`."""
+    """Returns a table `(W, P)` with the share of each word in each piece, up to the last piece of any word."""
     ends = [first + len(parts) for first, parts in words]
     n_pieces = max(ends, default=0)
     table = np.zeros((len(words), n_pieces))  # (W, P)
@@ -213,10 +214,10 @@ def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
 def merge_to_words(
     weights: NDArray[Any], src_shares: Sequence[PieceShare], tgt_shares: Sequence[PieceShare]
 ) -> NDArray[np.float64]:
-    """Merges attention `(T', S')` between pieces into attention `(T, S)` between words with these shares.
+    """Converts attention between pieces `(T', S')` to attention between words `(T, S)`.
 
-    Columns of a source word are summed, rows of a target word are averaged. A piece that belongs to two words counts
-    for each with its share. The row of a word without pieces is zero.
+    The columns of a source word's pieces are summed, the rows of a target word's pieces are averaged. A piece that
+    belongs to two words contributes to each according to its share. The row of a word without pieces is 0.
     """
     pieces_by_word = [sum(parts) for _, parts in tgt_shares]
     lengths = np.array(pieces_by_word)[:, None]  # (T, 1)
@@ -226,12 +227,12 @@ def merge_to_words(
 
 
 def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the rows of pieces `(P, C)` summed by their share in each word: `(W, C)`."""
+    """Returns, for each word, the sum of its pieces' rows `(P, C)` weighted by its shares: `(W, C)`."""
     sums = np.zeros((len(words), pieces.shape[1]))  # (W, C)
     for begin in range(0, len(words), WORDS_AT_ONCE):
         end = begin + WORDS_AT_ONCE
         chunk = words[begin:end]
-        # The pieces of neighbouring words are neighbours too: the table of a chunk begins at its first piece.
+        # Neighbouring words have neighbouring pieces, so the table of a chunk needs only the pieces of the chunk.
         first_piece = min(first for first, _ in chunk)
         shifted = [(first - first_piece, parts) for first, parts in chunk]
         table = share_table(shifted)  # (words, pieces of the chunk)
@@ -241,7 +242,7 @@ def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDA
 
 
 def word_spans(tokens: Sequence[str]) -> list[range]:
-    """Returns the words separated by white space, each as a range of tokens."""
+    """Returns the token range of each word, if words are separated by white space."""
     begins = []
     for position, token in enumerate(tokens):
         if position == 0 or token.startswith(WORD_START):
@@ -250,10 +251,10 @@ def word_spans(tokens: Sequence[str]) -> list[range]:
 
 
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
-    """Returns the words as a reader sees them, each as a range of tokens.
+    """Returns the token range of each word that a reader would see.
 
-    Like `word_spans`, but "<s>" and "</s>" are separate words. In scripts written without spaces (such as Han, kana and
-    Thai) every token is a word; punctuation belongs to the token before it.
+    Differs from `word_spans` in that "<s>" and "</s>" are words, and that each token is a word in scripts written
+    without spaces (such as Han, kana and Thai); punctuation belongs to the token before it.
     """
     begins = []
     for position, token in enumerate(tokens):
@@ -263,7 +264,7 @@ def display_word_spans(tokens: Sequence[str]) -> list[range]:
 
 
 def _ranges(begins: Sequence[int], end: int) -> list[range]:
-    """Returns consecutive ranges with these begins; the last one ends at `end`."""
+    """Returns consecutive ranges that begin at these positions; the last one ends at `end`."""
     bounds = [*begins, end]
     return [range(*bound) for bound in pairwise(bounds)]
 
@@ -279,6 +280,6 @@ def _begins_display_word(previous: str, token: str) -> bool:
     is_letter_or_number = category[0] in "LN"
     if previous == WORD_START or not is_letter_or_number:
         return False
-    # Two letters: a word begins between them if one of them belongs to a script without spaces.
+    # A word begins between two letters if one of them belongs to a script without spaces.
     scripts = {SCRIPTS[script_of(character)] for character in previous[-1:] + first_character}
     return not scripts.isdisjoint(UNSPACED)

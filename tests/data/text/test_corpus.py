@@ -205,13 +205,13 @@ def check(
             checker.register(block)
     for name, block in blocks.items():
         verdict = checker.judge(block)
-        checker.count(name, verdict)
+        checker.add_to_report(name, verdict)
         lengths = {
             column: np.array([len(text.split()) for text in side])[verdict.keep]
             for column, side in block.texts.items()
         }
         lines = block.lines[verdict.keep]
-        stay[name] = lines[checker.lengths(name, lines, lengths)].tolist()
+        stay[name] = lines[checker.filter_by_length(name, lines, lengths)].tolist()
     return checker.report, stay
 
 
@@ -279,10 +279,10 @@ def test_other_splits_keep_everything_and_are_compared_with_train() -> None:
 
 def test_the_report_as_a_line_as_table_and_as_json() -> None:
     report, _ = check(settings(), train=TRAIN)
-    report.splits["train"].count("src", np.array([3, 1]), np.array([1, 1]))
+    report.splits["train"].add_tokens("src", np.array([3, 1]), np.array([1, 1]))
     report.tokenizer = {"kind": "bpe", "src_size": 100, "tgt_size": 90, "pairs_used": 6, "pairs": 8}
     report.splits["train"].kept = 6
-    line = report.line()
+    line = report.one_line_summary()
     assert line.startswith(
         "the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown "
     )
@@ -305,4 +305,4 @@ def test_the_report_as_a_line_as_table_and_as_json() -> None:
 def test_a_text_that_is_taken_whole_needs_one_line() -> None:
     report, _ = check(settings(), train=[("a", "A"), ("b", "B")])
     report.splits["train"].kept = 2
-    assert report.line() == "the data: train 2 pairs; nothing was left out"
+    assert report.one_line_summary() == "the data: train 2 pairs; nothing was left out"

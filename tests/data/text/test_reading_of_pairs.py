@@ -28,7 +28,7 @@ def read(
         taken, rows = file.take(min(count, 999))
         text += taken
         for row in rows:
-            mark = file.mark if before + row == 0 else 0
+            mark = file.bom_length if before + row == 0 else 0
             faulty[before + row + 1] = (
                 mark + first_bad_byte(taken[row]) + 1,
                 explain_bad_bytes(taken[row], file.guess),

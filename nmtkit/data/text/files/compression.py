@@ -1,4 +1,4 @@
-"""Decompression of gzip, bzip2, xz and zstandard, which are recognized by the first bytes of a file."""
+"""Decompresses gzip, bzip2, xz and zstandard files, which are recognized by their first bytes."""
 
 import bz2
 import gzip
@@ -6,23 +6,26 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
+
+ByteObserver: TypeAlias = Callable[[bytes], object]
+"""Is called with each piece of a file's bytes, as stored on disk."""
 
 MAGIC_BYTES = 6
-"""Number of bytes that are needed to recognize a format."""
+"""Number of bytes needed to recognize a format."""
 _ZSTD_INPUT = 1 << 12
-"""Number of compressed bytes that are decompressed at once, which limits the memory of the result."""
+"""Number of compressed bytes decompressed at a time; bounds the memory of the result."""
 
 _FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 class DamagedArchiveError(Exception):
-    """A compressed file cannot be decompressed to its end; the message has the cause and the remedy."""
+    """A compressed file cannot be decompressed completely; the message gives cause and remedy."""
 
 
 def compression_of(head: bytes) -> str:
-    """Returns the format of a compressed file that begins with these bytes; "" if it is not compressed."""
+    """Returns the compression format of a file that begins with these bytes; "" if it is not compressed."""
     for magic, name in _FORMATS.items():
         if head.startswith(magic):
             return name
@@ -30,9 +33,9 @@ def compression_of(head: bytes) -> str:
 
 
 class _Observed:
-    """A file that passes all its bytes to an observer while they are read."""
+    """A file whose bytes are also passed to an observer when they are read."""
 
-    def __init__(self, file: BinaryIO, observe: Callable[[bytes], object]) -> None:
+    def __init__(self, file: BinaryIO, observe: ByteObserver) -> None:
         self._file = file
         self._observe = observe
 
@@ -48,23 +51,23 @@ class _Observed:
 
 
 class _ZstdFile:
-    """The decompressed bytes of a file of zstandard frames.
+    """The decompressed bytes of a zstandard file.
 
-    Unlike the reader of the library, it raises an error for a frame that is cut off.
+    Unlike the library's reader, it raises an error if the last frame is truncated.
     """
 
     def __init__(self, file: Any) -> None:
         try:
             library = importlib.import_module("zstandard")
-        except ImportError as fault:
+        except ImportError as error:
             raise DamagedArchiveError(
                 "it is compressed with zstd; to read it, install the package zstandard (pip install zstandard)"
-            ) from fault
+            ) from error
         self._new_decompressor = library.ZstdDecompressor().decompressobj
         self._error = library.ZstdError
         self._decompressor = self._new_decompressor()
         self._file = file
-        self._rest = b""  # bytes that were read after the end of a frame
+        self._rest = b""  # bytes already read that follow the end of a frame
         self._inside_frame = False
 
     def read1(self, size: int) -> bytes:
@@ -77,8 +80,8 @@ class _ZstdFile:
                 return b""
             try:
                 result: bytes = self._decompressor.decompress(data)
-            except self._error as fault:
-                raise EOFError(str(fault)) from fault
+            except self._error as error:
+                raise EOFError(str(error)) from error
             self._inside_frame = not self._decompressor.eof
             if self._decompressor.eof:
                 self._rest = self._decompressor.unused_data
@@ -88,7 +91,7 @@ class _ZstdFile:
 
 
 class _Decompressed:
-    """The decompressed bytes of a file; damage is a `DamagedArchiveError`."""
+    """The decompressed bytes of a file; raises `DamagedArchiveError` for a damaged one."""
 
     def __init__(self, kind: str, file: Any) -> None:
         self._kind = kind
@@ -108,23 +111,23 @@ class _Decompressed:
         try:
             self._stream = self._stream or self._open()
             data: bytes = self._stream.read1(size)
-        except _DAMAGE as fault:
-            raise self._damage(fault) from fault
-        except OSError as fault:
-            # an error of the disk; those of the libraries have no number
-            if fault.errno is not None:
+        except _DAMAGE as error:
+            raise self._damage(error) from error
+        except OSError as error:
+            # An error of the operating system has an errno; the decompression libraries set none.
+            if error.errno is not None:
                 raise
-            raise self._damage(fault) from fault
+            raise self._damage(error) from error
         return data
 
-    def _damage(self, fault: Exception) -> DamagedArchiveError:
+    def _damage(self, error: Exception) -> DamagedArchiveError:
         return DamagedArchiveError(
-            f"broken {self._kind} file ({fault}); download or compress it again"
+            f"broken {self._kind} file ({error}); download or compress it again"
         )
 
 
 def verify_archive(stream: BinaryIO) -> None:
-    """Reads a compressed stream to its end, since damage that is found there may explain bytes that are not text.
+    """Reads a compressed stream to its end; does nothing for other streams.
 
     Raises:
         DamagedArchiveError: the stream is damaged.
@@ -134,13 +137,13 @@ def verify_archive(stream: BinaryIO) -> None:
             continue
 
 
-def decompressed(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
-    """Returns the bytes of an open file or pipe, decompressed if it is compressed.
+def decompressed(file: BinaryIO, observe: ByteObserver | None = None) -> BinaryIO:
+    """Returns the bytes of an open file or pipe, decompressed if necessary.
 
-    `observe` is called with all bytes as stored on disk, except for a terminal.
+    `observe` receives all bytes as stored on disk, except for a terminal.
     """
     if file.isatty():
-        return file  # after `peek`, the user would have to type Ctrl-D twice
+        return file  # `peek` would make the user type Ctrl-D twice
     head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]  # type: ignore[attr-defined]  # all files that are opened here have it
     source: Any = file
     if observe is not None:
@@ -148,4 +151,4 @@ def decompressed(file: BinaryIO, observe: Callable[[bytes], object] | None = Non
     kind = compression_of(head)
     if kind:
         source = _Decompressed(kind, source)
-    return cast(BinaryIO, source)  # it has the methods of a file that are used here
+    return cast(BinaryIO, source)  # has all methods of a file that callers use

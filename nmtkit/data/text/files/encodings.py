@@ -1,7 +1,8 @@
-"""Encodings of text files other than UTF-8: names, evidence for a guess, and conversion while a file is read.
+"""Encodings other than UTF-8: names, guesses from a sample of a file, and conversion while a file is read.
 
-A file has one encoding. `guess_encoding` decodes its bytes in each common encoding and compares the results: whether
-all bytes are valid, whether the letters belong to one language, and whether its most frequent words occur.
+`guess_encoding` assumes that a file has one encoding. It decodes the sample in each common encoding and compares the
+results: whether all bytes are valid, whether the letters belong to one language, and whether frequent words of this
+language occur.
 """
 
 import codecs
@@ -17,18 +18,18 @@ from typing import BinaryIO, NamedTuple
 from nmtkit.core.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
-"""Maximum number of bytes by which an encoding is guessed."""
+"""Maximum number of bytes from which an encoding is guessed."""
 _SURE_LETTERS = 10
-"""A text with at least this many letters beyond ASCII, all of them valid UTF-8, is UTF-8: in other encodings this does
-not happen by chance."""
+"""A text with at least this many non-ASCII characters that is valid UTF-8 is certainly UTF-8: text in another encoding
+is not valid UTF-8 by chance."""
 BAD_CHARACTER = "\udcff"
-"""Replaces bytes that are not valid in the encoding of their file. In UTF-8 it becomes the byte 0xFF, which is invalid
-there too."""
+"""Replaces bytes that are not valid in their file's encoding. Encoded as UTF-8, it becomes the byte 0xFF, which is not
+valid either."""
 
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UTF32_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
 _MIN_WESTERN = 0.2
-"""Share of characters up to U+00FF, whose code has a zero byte in UTF-16, by which UTF-16 is recognized."""
+"""Text counts as UTF-16 if at least this share of its characters is below U+0100 and thus has a zero byte."""
 
 # ---------------------------------------------------------------------------------------------------------------- names
 
@@ -64,11 +65,11 @@ TITLES = {
     "utf-16-be": "UTF-16",
     "utf-32": "UTF-32",
 }
-"""The names of encodings in messages, by their names in Python."""
+"""Names of encodings in messages by their names in Python."""
 
 
 def encoding_title(name: str) -> str:
-    """Returns the name of an encoding in messages."""
+    """Returns the name that messages use for an encoding, from its name in Python."""
     return TITLES.get(name, name)
 
 
@@ -85,9 +86,9 @@ codecs.register_error("nmtkit-mark", _mark_bad)
 
 
 class Recoded:
-    """Reads a stream in another encoding as UTF-8; bytes that are not valid become the byte 0xFF.
+    """Reads a stream in another encoding as UTF-8; undecodable bytes become the byte 0xFF.
 
-    Raises DataError if the text is certainly UTF-8, since each letter beyond ASCII would become two wrong ones.
+    Raises a DataError if the text is certainly UTF-8: each non-ASCII letter would become two or more wrong ones.
     """
 
     def __init__(self, stream: BinaryIO, encoding: str, where: str) -> None:
@@ -100,7 +101,7 @@ class Recoded:
         self._ended = False
 
     def read1(self, size: int) -> bytes:
-        """Returns about `size` further bytes; none only at the end of the stream."""
+        """Returns about `size` further bytes; no bytes only at the end of the stream."""
         while not self._ended:
             data = self._stream.read1(size)  # type: ignore[attr-defined]  # all streams that are opened here have it
             self._ended = not data
@@ -108,7 +109,9 @@ class Recoded:
                 self._refuse_utf8(data)
             try:
                 text = self._decoder.decode(data, final=self._ended)
-            except UnicodeError as fault:  # such as UTF-16 that ends in the middle of a mark
+            except (
+                UnicodeError
+            ) as fault:  # for example if UTF-16 ends in the middle of a byte-order mark
                 raise DataError(
                     f"{self._where}: not valid {encoding_title(self._encoding)} ({fault})"
                 ) from fault
@@ -117,7 +120,7 @@ class Recoded:
         return b""
 
     def _refuse_utf8(self, data: bytes) -> None:
-        """Raises DataError if the first bytes beyond ASCII are UTF-8; does not check later ones."""
+        """Raises a DataError if the first block with non-ASCII bytes is UTF-8; does not check later blocks."""
         if data.isascii():
             return
         self._may_be_utf8 = False
@@ -138,29 +141,29 @@ class Recoded:
 
 @dataclass(frozen=True)
 class EncodingGuess:
-    """A guess of the encoding of a text."""
+    """A guess at the encoding of a text."""
 
     names: tuple[str, ...]
-    """Python's names of the encodings that fit, the best first; () if none fits."""
+    """Python's names of the encodings that fit, best first; () if none fits."""
     certain: bool
     """Whether the text can be converted from the first encoding without asking the user."""
     evidence: str = ""
-    """The reason, for messages."""
+    """Reason for the guess, for messages."""
 
     @property
     def title(self) -> str:
-        """Names of the encodings in messages, such as "Windows-1252 or Windows-1250"; "" if none fits."""
+        """The encodings' names for messages, such as "Windows-1252 or Windows-1250"; "" if none fits."""
         titles = [encoding_title(name) for name in self.names]
-        distinct_titles = dict.fromkeys(titles)  # in the same order
+        distinct_titles = dict.fromkeys(titles)  # keeps the order
         return " or ".join(distinct_titles)
 
 
 def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
-    """Recognizes UTF-16 and UTF-32 by the byte-order mark or the zero bytes of a file; None if it is neither.
+    """Recognizes UTF-16 and UTF-32 by byte-order mark or zero bytes; returns None if a file is neither.
 
     `data` is the beginning of the file.
     """
-    # in this order: a mark of UTF-32 begins with one of UTF-16
+    # UTF-32 comes first, because its byte-order mark begins with that of UTF-16.
     marks = {**_UTF32_MARKS, **_UTF16_MARKS}
     for mark, name in marks.items():
         if data.startswith(mark):
@@ -171,7 +174,7 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
     sample = data[:even_length]
     visible = sample.translate(None, b"\0\t\r\n")
     if visible.isascii() and visible.decode().isprintable() and len(visible) > len(sample) * 3 / 4:
-        return None  # ASCII text with a few zero bytes; in UTF-16, every second byte would be zero
+        return None  # ASCII text with a few stray zero bytes; in UTF-16 every second byte would be zero
     for name in ("utf-16-le", "utf-16-be"):
         if _is_utf16(sample, sample.decode(name, "replace")):
             return EncodingGuess((name,), True, "the places of its zero bytes")
@@ -179,18 +182,18 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
 
 
 def _is_utf16(data: bytes, text: str) -> bool:
-    """Returns whether bytes are UTF-16, and `text` is what they mean."""
+    """Returns whether bytes are UTF-16 text; `text` is the result of decoding them."""
     unlikely = text.count("\ufffd") + text.count("\0")
     for letter in text:
         if unicodedata.category(letter) in ("Cn", "Co", "Cs"):  # unassigned, private use, surrogate
             unlikely += 1
     if unlikely > len(text) / 100:
         return False
-    # In western text nearly every character has a zero byte.
+    # In Western text nearly every character has a zero byte.
     western = sum(letter <= "\xff" for letter in text)
     if western >= _MIN_WESTERN * len(text):
         return True
-    # In any text, most bytes of \n are line ends, and not halves of other characters.
+    # In any text, most bytes equal to "\n" are line ends, and not halves of other characters.
     return 0 < data.count(b"\n") <= 2 * text.count("\n")
 
 
@@ -232,8 +235,8 @@ _LETTERS = {
     "Chinese": "",
     "Korean": "",
 }
-"""Letters beyond ASCII of each language. Letters of scripts other than Latin are sorted by frequency, the most frequent
-first. The last three languages have too many letters: see `_far_eastern_score`."""
+"""Non-ASCII letters of each language; letters of non-Latin scripts are sorted by frequency, most frequent first. The
+last three languages have too many letters to list, see `_far_eastern_score`."""
 _WESTERN = (
     "French",
     "German",
@@ -279,7 +282,7 @@ _LANGUAGES = {
     "big5hkscs": ("Chinese",),
     "cp949": ("Korean",),
 }
-"""Languages that each encoding was made for. The most common encodings come first."""
+"""Languages for which each encoding was made. The most common encodings come first."""
 
 
 def _read_function_words() -> dict[str, list[str]]:
@@ -294,27 +297,27 @@ def _read_function_words() -> dict[str, list[str]]:
 FUNCTION_WORDS = _read_function_words()
 """The most frequent words of each language."""
 _NOT_IN_WORDS = -4.0
-"""Score of a character that does not occur in this place of a word."""
+"""Score of a character in a place where words do not have it."""
 _FOREIGN_LETTER = -3.0
-"""Score of a letter of another language."""
+"""Score of a letter that the language does not have."""
 _FREQUENT_WORD = 2.0
-"""Score of a frequent word."""
+"""Score of a frequent word of the language."""
 _MIN_SCORE = 6.0
-"""Lowest score of a certain guess: reached by some six letters, or by two letters and two frequent words."""
+"""Minimum score of a certain guess; about six letters reach it, or two letters and two frequent words."""
 _MARGIN = 6.0
-"""Smallest difference of a certain guess to the score of any other text that the bytes could mean."""
+"""Minimum difference between the score of a certain guess and the score of any other decoding."""
 _PUNCTUATION = frozenset(
     "\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　"
 )
 _APOSTROPHES = frozenset("’‘'´`·-‑\xad")
 _HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
-# text has none: in the right encoding the byte is another character
+# C1 control characters do not occur in text: if they do, the encoding is wrong.
 _CONTROLS = re.compile("[\x80-\x9f]")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 class _Candidate(NamedTuple):
-    """An encoding, the language that its text resembles most, and the score of the text."""
+    """An encoding, the text decoded in it, the language that the text resembles most, and its score."""
 
     name: str
     language: str
@@ -323,12 +326,12 @@ class _Candidate(NamedTuple):
 
 
 def guess_encoding(sample: bytes) -> EncodingGuess:
-    """Guesses the encoding of a text by lines that are not UTF-8."""
+    """Guesses the encoding of a text from some of its lines that are not UTF-8."""
     sample = sample[:SAMPLE_BYTES]
     end = sample.rfind(b"\n") + 1
     if end:
         sample = sample[:end]
-    # By the decoded text: encodings that decode the sample in the same way are one candidate.
+    # Keyed by the decoded text: encodings that decode the sample identically are one candidate.
     candidates: dict[str, _Candidate] = {}
     for name, languages in _LANGUAGES.items():
         text = _CONTROLS.sub(BAD_CHARACTER, sample.decode(name, "nmtkit-mark"))
@@ -355,10 +358,10 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
 
 @cache
 def _letter_weights(language: str) -> dict[str, float]:
-    """Returns the score of each letter beyond ASCII.
+    """Returns the score of each non-ASCII letter of a language.
 
-    In scripts other than Latin, nearly all bytes are letters, in whatever encoding they are read. There the score falls
-    from 1.5 for the most frequent letter to -1 for the rarest.
+    In text of non-Latin scripts, nearly all bytes are letters in any of the encodings. There the score decreases from
+    1.5 for the most frequent letter to -1 for the rarest.
     """
     letters = _LETTERS[language]
     is_latin = unicodedata.name(letters[0]).startswith("LATIN")
@@ -371,7 +374,7 @@ def _letter_weights(language: str) -> dict[str, float]:
 
 
 def _score(text: str, language: str) -> float:
-    """Returns how much a text resembles a language: about 1 for each letter that fits, negative for other letters."""
+    """Returns how well a text fits a language: about 1 point per fitting letter, less than 0 for other letters."""
     if _LETTERS[language]:
         score = _letter_score(text, language)
     else:
@@ -433,16 +436,16 @@ def _far_eastern_score(text: str, language: str) -> float:
             score += 1.0 if is_common else _FOREIGN_LETTER
         elif not "\uff01" <= letter <= "\uff5e":
             score += _NOT_IN_WORDS
-    if language == "Japanese" and syllables < han / 10:  # no Japanese text is without kana
+    if language == "Japanese" and syllables < han / 10:  # Japanese text always has kana
         score -= han
-    if language == "Chinese":  # which has no spaces between its words, as Korean has
+    if language == "Chinese":  # unlike Korean, it has no spaces between words
         score += _NOT_IN_WORDS * len(_HAN_AND_SPACE.findall(text))
     return score
 
 
 @cache
 def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
-    """Returns whether the first byte of a letter is in the range of the frequent letters of a national standard."""
+    """Returns whether a letter's first byte is in the range that a national standard uses for frequent letters."""
     try:
         return first <= letter.encode(encoding)[0] <= last
     except UnicodeEncodeError:
@@ -451,19 +454,19 @@ def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
 
 @dataclass
 class EncodingEvidence:
-    """Evidence about the encoding of a whole file, gathered block by block in constant memory."""
+    """Evidence about a whole file's encoding, gathered block by block in constant memory."""
 
     valid: int = 0
-    """Number of lines with letters beyond ASCII that are UTF-8."""
+    """Number of non-ASCII lines that are UTF-8."""
     invalid: int = 0
     """Number of lines that are not UTF-8."""
     sample: bytes = b""
     """The first lines that are not UTF-8."""
     wide: EncodingGuess | None = None
-    """UTF-16 or UTF-32 if the file has one of these encodings; then nothing else is counted."""
+    """Set if the file is UTF-16 or UTF-32; lines are not counted then."""
 
     def add(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
-        """Adds the lines of a `TextBlock`; `faulty` are the indices of lines that are not UTF-8."""
+        """Adds the lines of a `TextBlock`; `faulty` has the indices of lines that are not UTF-8."""
         beyond_ascii = sum(not line.isascii() for line in lines)
         self.valid += beyond_ascii - len(faulty)
         self.invalid += len(faulty)
@@ -473,7 +476,7 @@ class EncodingEvidence:
             self.sample += lines[row].encode("utf-8", "surrogateescape") + b"\n"
 
     def guess(self) -> EncodingGuess | None:
-        """Guesses the encoding of the file; None if it is UTF-8, perhaps with damaged lines."""
+        """Guesses the file's encoding; None means UTF-8, perhaps with damaged lines."""
         if self.wide is not None:
             return self.wide
         if not self.invalid or self.valid >= self.invalid:

@@ -1,6 +1,6 @@
 """Recognizes files that are not plain text with one sentence or text per line: documents, tables, markup.
 
-Every line of such a file could be read as text, and a model would translate tags and time codes without an error.
+Each line of such a file could be read as text, and a model would translate tags and time codes without an error.
 """
 
 import csv
@@ -14,11 +14,11 @@ from nmtkit.core.errors import shorten
 from nmtkit.data.text.files.names import without_compression_end
 
 DETECTION_LINES = 64
-"""Number of lines at the beginning of a text by which its format is recognized."""
+"""Number of lines at the beginning of a text from which its format is recognized."""
 TABLE_ENDS = (".tsv", ".tab", ".csv")
 """File endings of tables."""
 _MIN_TABLE_ROWS = 4
-"""Number of rows that are needed to recognize a table without such an ending."""
+"""Minimum number of rows to recognize a table without such a file ending."""
 
 # ------------------------------------------------------------------------------------------------------- binary formats
 
@@ -49,16 +49,16 @@ _ZIPPED = {
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Format of a file that is not lines of plain text."""
+    """Format of a file that is not plain text with one sentence or text per line."""
 
     title: str
-    """Name with an article, such as "a PDF file"."""
+    """Name with its article, such as "a PDF file"."""
     advice: str
-    """Remedy, as a sentence."""
+    """Advice to the user, as a sentence."""
 
 
 def binary_format(head: bytes) -> FileFormat | None:
-    """Returns the format of a file that begins with these bytes and is not text; None if it may be text."""
+    """Returns the binary format of a file that begins with these bytes; None if it may be text."""
     for magic, (title, advice) in _BINARY.items():
         if head.startswith(magic):
             return FileFormat(title, advice)
@@ -93,9 +93,9 @@ _NO_MARKUP = "Extract the text first, without its tags."
 
 
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
-    """Returns the format of the first lines of a file; None if they look like plain text.
+    """Returns the format of a file from its first lines; None if they look like plain text.
 
-    `name` is the name of the file, by which short tables are recognized.
+    `name` is the name of the file, from which short tables are recognized.
     """
     head = [line for line in lines[:DETECTION_LINES] if line.strip()]
     if not head:
@@ -104,7 +104,7 @@ def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
 
 
 def _json(lines: list[str]) -> FileFormat | None:
-    """Recognizes JSON that is not an object on each line: a list of objects, or objects over several lines."""
+    """Recognizes JSON without one object per line: a list of objects, or objects that span several lines."""
     first_lines = "".join(line.strip() for line in lines[:3])
     beginning = first_lines.lstrip("\ufeff")
     if _JSON_LIST.match(beginning):
@@ -179,7 +179,7 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
 
 
 def _table_format(rows: list[list[str]], separators: str, name: str) -> FileFormat:
-    """Describes a table; the advice names two columns of text, also by their heads if the first row has heads."""
+    """Describes a table; the advice names two text columns by number and, if the first row is a header, by name."""
     first_row = [cell.strip("\ufeff ") for cell in rows[0]]
     title = f"a table of {len(first_row)} columns separated by {separators}"
     numbers = []
@@ -202,13 +202,13 @@ def _table_format(rows: list[list[str]], separators: str, name: str) -> FileForm
 
 
 def _is_numeric(column: int, rows: list[list[str]]) -> bool:
-    """Returns whether all cells of a column are numbers, apart from its head."""
+    """Returns whether all cells of a column are numbers, ignoring the first row."""
     cells = [row[column] for row in rows[1:]]
     return bool(cells) and all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
 def _looks_like_heads(cells: list[str]) -> bool:
-    """Returns whether the cells of a first row could be heads: short, all different, neither numbers nor sentences."""
+    """Returns whether a first row looks like a header: its cells are short, distinct, no numbers and no sentences."""
     if len(set(cells)) < len(cells) or not all(cells):
         return False
     most_words = max(len(cell.split()) for cell in cells)
@@ -220,7 +220,7 @@ def _looks_like_heads(cells: list[str]) -> bool:
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
     """Returns the rows of a table; an empty list if the text is not a table.
 
-    If `strict`, a space after a delimiter, or a number such as 1,000, counts as a sign of running text.
+    If `strict` is set, a space after a delimiter or a number such as 1,000 counts as a sign of running text.
     """
     if strict:
         for line in lines:
@@ -232,18 +232,18 @@ def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]
     except csv.Error:
         return []
     if len(lines) == DETECTION_LINES:
-        return rows[:-1]  # the last row may continue on a line that was not read
+        return rows[:-1]  # the last row may continue beyond these lines
     return rows
 
 
 def delimiter_of(line: str) -> str:
-    """Returns the most frequent of comma, semicolon and tab outside quotes in the first line of a CSV file."""
+    """Returns the most frequent of comma, semicolon and tab in the first line of a CSV file, ignoring quoted text."""
     unquoted = re.sub(r'"[^"]*"', "", line)
     return max(",;\t", key=unquoted.count)
 
 
 def _column_names(name: str, columns: list[str]) -> str:
-    """Returns FILE#COLUMN for each column, quoted for the shell."""
+    """Returns FILE#COLUMN for each column, quoted for the shell and joined by "and"."""
     references = []
     for column in columns:
         reference = f"{name or 'FILE'}#{column}"

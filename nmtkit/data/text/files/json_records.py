@@ -7,7 +7,7 @@ from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.formats import parse_json
 
 DETECTION_LINES = 64
-"""Number of lines at the beginning of a text by which JSON lines are detected."""
+"""Number of lines at the beginning of a text that are searched for JSON."""
 JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """File endings of JSON lines."""
 EXTRACT_HINT = (
@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 def parse_record(line: str, where: str) -> dict[str, Any]:
-    """Parses a line as a JSON object; DataError, which names the line `where`, if it is none."""
+    """Parses a line as a JSON object; DataError if it is something else. `where` names the line in messages."""
     record = parse_json(line, where)
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
@@ -43,7 +43,7 @@ def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> A
 
 
 def _field_names(record: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all fields; nested ones in the form translation.en."""
+    """Returns the names of all fields; nested fields in the form translation.en."""
     names = []
     for key, value in record.items():
         if isinstance(value, Mapping) and value:
@@ -54,7 +54,7 @@ def _field_names(record: Mapping[str, Any]) -> list[str]:
 
 
 def _nested(record: Mapping[str, Any], name: str) -> Any:
-    """Returns the value of a nested field: translation.en is the field `en` of the field `translation`."""
+    """Returns the value of a nested field: translation.en is the field `en` in the field `translation`."""
     value: Any = record
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -83,7 +83,7 @@ def is_list_of_strings(value: object) -> bool:
 def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
     """Returns the text of a field: a string, or a list of strings joined by `joint`.
 
-    If `joint` is a space, line ends become spaces as well.
+    If `joint` is a space, line ends become spaces, too.
     """
     value = field_of(record, name, where=where, remedy=remedy)
     if is_list_of_strings(value):
@@ -96,11 +96,11 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 
 
 def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
-    """Raises DataError for JSON lines where plain text is expected: a model would translate braces and keys.
+    """Raises a DataError for JSON lines where plain text is expected: a model would translate braces and keys.
 
-    Lines are JSON lines if each of the first lines that is not empty is an object with keys.
+    A text counts as JSON lines if each nonempty line at its beginning is a JSON object with keys.
     """
-    keys: list[str] = []  # of the first object
+    keys: list[str] = []  # keys of the first object
     for line in lines[:DETECTION_LINES]:
         text = line.strip()
         if not text:

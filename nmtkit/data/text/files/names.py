@@ -16,7 +16,7 @@ _PLAIN_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
 
 
 def without_compression_end(name: str) -> str:
-    """Returns the name of a file without endings of compression, such as .gz."""
+    """Removes endings of compressed files, such as .gz, from a file name."""
     for end in COMPRESSED_ENDS:
         name = name.removesuffix(end)
     return name
@@ -34,13 +34,13 @@ def split_reference(path: str) -> tuple[str, str]:
 
 
 def text_path(path: str) -> str:
-    """Returns the file of FILE#COLUMN."""
+    """Returns FILE for FILE#COLUMN, and other paths unchanged."""
     file, _ = split_reference(path)
     return file
 
 
 def is_tmx(file: str) -> bool:
-    """Returns whether a file has the name of a TMX file."""
+    """Returns whether a file is a TMX file according to its name."""
     return without_compression_end(file.lower()).endswith(".tmx")
 
 
@@ -48,7 +48,7 @@ def is_tmx(file: str) -> bool:
 
 
 def require_encoding(name: str) -> str:
-    """Returns the name; raises NmtkitError if Python has no text encoding of this name."""
+    """Returns the name unchanged; raises an NmtkitError if Python has no text encoding of this name."""
     try:
         "a".encode(name)
         codecs.getincrementaldecoder(name)
@@ -61,14 +61,14 @@ def require_encoding(name: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Returns whether a name is one of the names of UTF-8."""
+    """Returns whether this is one of the names of UTF-8."""
     return codecs.lookup(name).name in ("utf-8", "utf-8-sig")
 
 
 def parse_encodings(values: Iterable[str]) -> dict[str, str]:
     """Parses the values of `--encoding`: NAME, or FILE=NAME.
 
-    Returns encodings by absolute path; the key "" holds the encoding of all other files.
+    Returns encodings by absolute path; the key "" has the encoding of all other files.
     """
     encodings: dict[str, str] = {}
     for value in values:
@@ -87,14 +87,14 @@ def parse_encodings(values: Iterable[str]) -> dict[str, str]:
 
 
 _given: dict[str, str] = {}
-"""Encodings that the options of the current command name, as `parse_encodings` returns them."""
+"""Encodings that the current command's options name, as returned by `parse_encodings`."""
 
 
 @contextmanager
 def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
-    """Makes these encodings the default for all text that is read inside the block.
+    """Makes these encodings the default for all text that is read in the `with` block.
 
-    The default is global, since commands read ahead in threads.
+    The default is global because commands read ahead in threads.
     """
     before = dict(_given)
     _given.clear()
@@ -107,7 +107,7 @@ def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
 
 
 def given_encoding(path: str) -> str:
-    """Returns the encoding that the options of the command name for a file; "" for UTF-8."""
+    """Returns the encoding that the command's options name for a file; "" for UTF-8."""
     if not _given:
         return ""
     default = _given.get("", "")
@@ -115,5 +115,5 @@ def given_encoding(path: str) -> str:
 
 
 def has_given_encoding() -> bool:
-    """Returns whether the options of the command name an encoding."""
+    """Returns whether the command's options name any encoding."""
     return bool(_given)

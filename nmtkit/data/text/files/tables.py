@@ -1,7 +1,7 @@
-"""Reads one text of a file that holds several: a column of a table, a language of a TMX file, a field of JSON lines.
+"""Reads one text from a file with several: a column of a table, a language of a TMX file, a field of JSON lines.
 
-It is named `FILE#COLUMN` wherever a text file may be named: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
-data.jsonl#translation.en. Each column is read separately, in one pass and with constant memory. Text n of one column
+Wherever a text file may be named, `FILE#COLUMN` names such a text: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
+data.jsonl#translation.en. Each column is read separately, in one pass and in constant memory. Text n of one column
 belongs to text n of another.
 """
 
@@ -19,17 +19,22 @@ from nmtkit.data.text.files.names import JSON_COLUMN_ENDS, without_compression_e
 
 _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
-"""Inline elements of TMX whose content is code of another program, not text. The content of `hi` is text."""
+"""Inline TMX elements whose content is not text but code of another program. The content of `hi` is text."""
 _UNITS_TO_SEE = 1000
-"""If a language is missing from this many units at the beginning of a TMX file, it is an error."""
+"""A language that is missing from this many units at the beginning of a TMX file is an error."""
 _MAX_CELL = 1 << 24  # characters
 
 
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
-    """Yields the texts of one column of a table, or of one field of JSON lines, from the lines of its file.
+    """Yields the texts in one column of a table, or in one field of JSON lines.
 
-    A column is named by its head in the first row, or by its number from 1 if the file has no heads. If a row has too
-    few cells, its text is empty. Line ends inside a cell become spaces.
+    A column is named by its header in the first row, or by its number, counted from 1, if the file has no header. If a
+    row has too few cells, its text is empty. Line ends in a cell become spaces.
+
+    Args:
+        lines: lines of the file.
+        file: name of the file, whose ending determines the format.
+        column: name or number of the column, or name of the field.
 
     Raises:
         DataError: there is no such column or field, or the file is damaged.
@@ -56,7 +61,7 @@ def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
 
 
 def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
-    if not is_csv:  # tables separated by tabs are not quoted: a quotation mark is part of the text
+    if not is_csv:  # tab-separated tables have no quoting: a quotation mark is part of the text
         for line in lines:
             yield line.split("\t")
         return
@@ -106,7 +111,7 @@ def _one_line(text: str) -> str:
 
 
 class _TmxReader:
-    """Collects the texts of one language while a TMX file is parsed. Entities that the file defines are an error."""
+    """Collects the texts in one language while a TMX file is parsed. Entity declarations are an error."""
 
     def __init__(self, file: str, language: str, encoding: str | None) -> None:
         self.file = file
@@ -115,10 +120,10 @@ class _TmxReader:
         self.found = False
         self.units = 0
         self._language = language.lower().replace("_", "-")
-        self._variants: dict[str, str] = {}  # texts of the current unit by language
+        self._variants: dict[str, str] = {}  # texts of the current translation unit by language
         self._variant = ""  # language of the current text
-        self._text: list[str] | None = None  # parts of the current text; None outside of segments
-        self._codes = 0  # depth of nested elements of `_TMX_CODES`
+        self._text: list[str] | None = None  # parts of the current text; None outside segments
+        self._codes = 0  # nesting depth of elements in `_TMX_CODES`
         self.parser = expat.ParserCreate(encoding)
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
@@ -153,7 +158,7 @@ class _TmxReader:
             self.texts.append(self._chosen())
 
     def _chosen(self) -> str:
-        """Returns the text of the current unit in the language; en also matches en-US if the unit has no plain en."""
+        """Returns the current unit's text in the requested language; en also matches en-US if there is no plain en."""
         if self._language in self._variants:
             self.found = True
             return self._variants[self._language]
@@ -177,7 +182,7 @@ class _TmxReader:
         )
 
     def require_language(self) -> None:
-        """Raises DataError if there were units, and none of them has a text in the language."""
+        """Raises a DataError if there were units, but none of them with a text in the language."""
         if self.units and not self.found:
             languages = ", ".join(self.languages) or "none"
             raise DataError(
@@ -186,9 +191,9 @@ class _TmxReader:
 
 
 def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
-    """Yields the texts of one language of a TMX file, one for each unit; "" if a unit has none.
+    """Yields the texts in one language of a TMX file, one per translation unit; "" if a unit has none.
 
-    `encoding` is the encoding of the bytes, by default the one that the XML declaration names.
+    `encoding` is the encoding of the bytes; by default, the XML declaration names it.
 
     Raises:
         DataError: the file is not valid XML, or has no text in the language.
