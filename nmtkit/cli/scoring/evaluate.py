@@ -74,16 +74,7 @@ def run_evaluate(
     names = metric_names(
         saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split()
     )
-    if source is None:
-        sources, refs = load_sacrebleu_set(test_set or "")
-    else:
-        sources = scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD, joint=" ")
-        refs = [
-            scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD) for path in ref
-        ]
-        require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
-        if task.monolingual:
-            refuse_empty(zip(map(str, ref), refs, strict=True))
+    sources, refs = _read_test_set(task, source, ref, test_set)
     others = [path for path in (source, *ref, plot) if path is not None]
     with nullcontext() if output is None else results.output_file(output, others) as kept:
         system = load_from_options(how, notify=note)
@@ -92,24 +83,9 @@ def run_evaluate(
         seconds = time.monotonic() - begun
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
-    cut, unfinished = (
-        sum(one.src_left_out > 0 for one in outputs),
-        sum(not one.finished for one in outputs),
-    )
-    results.tell_cut(cut, len(outputs), "sources", system)
-    if unfinished:
-        tell(
-            f"{unfinished} of {len(outputs)} outputs reached the length limit; "
-            "--max-length or --search max_length_ratio=R raises it"
-        )
-    read = results.UnknownTokens("source")
-    for translation in outputs:
-        read.add(translation.src_tokens)
-    read.tell_if_many()
-    runs, test_name = (
-        " + ".join(str(one.folder.path) for one in saved.members()),
-        test_set or str(source),
-    )
+    n_truncated, n_unfinished = _report_limits(system, outputs)
+    runs = " + ".join(str(member.folder.path) for member in saved.members())
+    test_name = test_set or str(source)
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase
     chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
@@ -124,8 +100,8 @@ def run_evaluate(
     if as_json:
         facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
         record = facts | {
-            "sources_cut": cut,
-            "unfinished": unfinished,
+            "sources_cut": n_truncated,
+            "unfinished": n_unfinished,
             "scores": [asdict(score) for score in scores],
         }
         record |= (
@@ -140,6 +116,41 @@ def run_evaluate(
     )
     if table is not None:
         terminal.table("", ["correct \\ predicted", *table.labels], table.rows)
+
+
+def _read_test_set(
+    task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the sources and, for each set of references, its lines."""
+    if source is None:
+        return load_sacrebleu_set(test_set or "")
+    sources = scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD, joint=" ")
+    refs = [scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD) for path in ref]
+    named_refs = [*zip(map(str, ref), refs, strict=True)]
+    require_equal_counts([(str(source), sources), *named_refs])
+    if task.monolingual:
+        refuse_empty(named_refs)
+    return sources, refs
+
+
+def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[int, int]:
+    """Reports truncated sources, outputs that reached the length limit, and unknown tokens.
+
+    Returns the numbers of truncated sources and of unfinished outputs.
+    """
+    n_truncated = sum(output.src_left_out > 0 for output in outputs)
+    n_unfinished = sum(not output.finished for output in outputs)
+    results.tell_cut(n_truncated, len(outputs), "sources", system)
+    if n_unfinished:
+        tell(
+            f"{n_unfinished} of {len(outputs)} outputs reached the length limit; "
+            "--max-length or --search max_length_ratio=R raises it"
+        )
+    unknown_tokens = results.UnknownTokens("source")
+    for output in outputs:
+        unknown_tokens.add(output.src_tokens)
+    unknown_tokens.tell_if_many()
+    return n_truncated, n_unfinished
 
 
 def _answers(
