@@ -65,8 +65,8 @@ def map_vocabulary(
         place: name of the vocabulary in messages.
         tokens: the tokens by the toolkit's ids.
         special: the toolkit's ids of padding, the decoder's first input, the end, and the unknown
-            token unless it is called <unk>; `size` marks a missing one. size: number of rows of the
-            toolkit's matrices.
+            token unless it is called <unk>; `size` marks a missing one.
+        size: number of rows of the toolkit's matrices.
         dropped: rows that get no token.
         further: rows of other special tokens. A language that is the decoder's first input has its
             own token in addition to BOS.

@@ -169,7 +169,7 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
 
 @cache
 def _named_bleu(order: int) -> Any:
-    """sacrebleu's BLEU with a separate name for shorter n-grams, because sacrebleu keys metrics by name."""
+    """BLEU of sacrebleu with a separate name for shorter n-grams, because sacrebleu keys metrics by name."""
     plain = _sacrebleu().BLEU
 
     def named(self: Any, stats: list[int]) -> Any:

@@ -87,9 +87,9 @@ def test_a_dry_run_predicts_the_cost_of_training_and_saves_nothing(
     assert int(rows["parameters"].replace(",", "")) > 1000
     assert rows["updates"].startswith("60 of ")
     assert float(rows["operations"]) == pytest.approx(
-        60 * float(rows["operations an update"]), rel=0.1
+        60 * float(rows["operations per update"]), rel=0.1
     )
-    assert "0:0" in rows["time, without validation"]
+    assert "0:0" in rows["time without validation"]
     assert not Path("runs").exists()
 
 

@@ -171,7 +171,7 @@ def test_check_shows_where_files_stop_to_match(check: Command) -> None:
     assert done.code == 1
     report = " ".join(done.out.split())
     assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in report
-    shown = report[report.index("they part") : report.index("findings")]
+    shown = report[report.index("they diverge") : report.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
 
@@ -245,8 +245,7 @@ def test_recommended_commands_can_be_pasted(check: Command, console: Command) ->
         "train", "--source", "train.en", "--target", "train.de", "--run", "all clean", "--resume"
     )
     refused(
-        again,
-        "use `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew",
+        again, "use `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or restart"
     )
 
 

@@ -156,4 +156,4 @@ def test_translate_does_not_wait_for_a_pipe_in_place_of_the_recipe(
 ) -> None:
     (copied / "recipe.yaml").unlink()
     os.mkfifo(copied / "recipe.yaml")
-    refused(nmtkit("translate", "-m", copied, stdin="a\n"), "it has no recipe.yaml")
+    refused(nmtkit("translate", "-m", copied, stdin="a\n"), "it contains no recipe.yaml")

@@ -37,4 +37,4 @@ def test_an_exported_model_has_the_same_weights(
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert f"nmtkit {use} -m DIR FILE" in card
     assert " source" not in card
-    refused(console("export", run, "hf", "--to", "huggingface"), "model; take safetensors")
+    refused(console("export", run, "hf", "--to", "huggingface"), "models; use --to safetensors")

@@ -102,7 +102,9 @@ def test_general_text_of_a_language_model_has_no_sources(
     )
     train = config.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
-    assert "is scored before and after" in (replace(request, general_test=(general,)).fault() or "")
+    assert "are not scored before and after" in (
+        replace(request, general_test=(general,)).fault() or ""
+    )
     assert "--init-from RUN" in (
         replace(request, task="language-modelling", init_from=None).fault() or ""
     )

@@ -158,7 +158,7 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     assert "kind: rnnsearch" in shown.out
     done = nmtkit("recipe", "check", tmp_path / "mine.yaml")
     assert "parameters" in done.out
-    assert "(not here)" in done.out
+    assert "(missing)" in done.out
     refused(done, "recipe mine: these files are missing", after_results=True)
     succeeded(nmtkit("recipe", "check", "demo"))
     (tmp_path / "pairs.csv").write_text("en,fr\na,b\n")

@@ -212,7 +212,7 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     assert "finished after update 3" in resumed.err
     refused(
         console(*how, "--source", "own.txt"),
-        "--source: an example is one text; give it as --target FILE alone",
+        "--source: an example is a single text; give it only as --target FILE",
     )
 
 
@@ -223,7 +223,7 @@ REFUSED = {
     "rescore -m MT": {"--target TEXT": "is not a language model; name a run with a language model"},
     "generate -m MT": {"TEXT": "was trained for translation: use `nmtkit translate`"},
     "perplexity -m STORY": {
-        "": "there is no text to measure: all lines are empty",
+        "": "nothing to measure: all lines are empty",
         "--block-tokens 33 TEXT": POSITIONS,
     },
     "evaluate STORY": {

@@ -257,4 +257,4 @@ def test_preprocess_then_train_does_not_preprocess_again(
             "training.max_updates=2",
         )
     )
-    assert "preprocessed before" in done.err
+    assert "already preprocessed" in done.err

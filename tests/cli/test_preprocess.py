@@ -84,7 +84,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert files_of(tmp_path / "run") == files_of(tmp_path / "straight")
     assert len(Store.open(tmp_path / "run" / "data", "train")) == 1500
     once_more = console(*command)
-    assert "preprocessed before, and nothing has changed" in once_more.err
+    assert "already preprocessed and up to date" in once_more.err
 
 
 def test_other_settings_begin_anew(

@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> No
     (mine.parent / "words.vec").unlink()
     settings = config.load(mine)
     rows = plan(settings, torch.device("cpu"), need_files=False).rows
-    assert any(what.endswith("words.vec (not here)") for _, what in rows)
+    assert any(what.endswith("words.vec (missing)") for _, what in rows)
     with pytest.raises(DataError, match=r"words\.vec: cannot read it: No such file"):
         trained_by(settings, mine.parent / "run")
     assert not (mine.parent / "run").exists()

@@ -70,7 +70,7 @@ def test_only_one_process_writes(
     ):
         refused(
             nmtkit(*command),
-            f"{copied}: another process works in this folder (process {holder.pid} on ",
+            f"{copied}: another process is using this folder (process {holder.pid} on ",
         )
         assert contents(copied) == before
     # Reading is free.
@@ -200,10 +200,10 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, own_corpus: Path, ho
     assert contents(own_corpus / "run") == before
 
     done = succeeded(nmtkit(*command, *FEW_MORE, "--allow-new-data"))
-    assert ("the epoch begins again" in done.err) == (how != "valid")
+    assert ("the epoch restarts" in done.err) == (how != "valid")
     # From here on this text is the run's own.
     done = succeeded(nmtkit(*command, *FEW[:-1], "training.max_updates=8", "--resume"))
-    assert "the epoch begins again" not in done.err
+    assert "the epoch restarts" not in done.err
 
 
 def test_resume_goes_by_what_the_files_hold(nmtkit: Command, own_corpus: Path) -> None:

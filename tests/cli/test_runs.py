@@ -122,7 +122,7 @@ def test_a_run_is_renamed_whose_paths_yaml_breaks_at_blanks(tmp_path: Path) -> N
     assert str(old.path) not in text
     write_lines(old.recipe, text.splitlines())
     for name in ("try #2", "de: en", '"new"'):
-        with pytest.raises(NmtkitError, match="could not be read with this name"):
+        with pytest.raises(NmtkitError, match="could not be read with this one"):
             rename_run(old, f"{tmp_path}/{name}", ignore)
     new = rename_run(old, f"{tmp_path}/new name", ignore)
     assert load_yaml(new.recipe)[0]["data"]["src"] == [str(new.path / "text" / "a b.en")]

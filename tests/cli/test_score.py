@@ -198,7 +198,7 @@ def test_a_tokenizer_that_cannot_be_downloaded_says_what_to_do(
     score: Command, tokenizer: str
 ) -> None:
     done = score(*PLAIN, "--tokenize", tokenizer)
-    refused(done, f"tokenizer '{tokenizer}' is not ready", "run this once with a network")
+    refused(done, f"tokenizer '{tokenizer}' is not available", "run this once with a network")
     assert done.err.count("\n") == 1
 
 
@@ -207,7 +207,7 @@ def test_half_a_model_of_a_tokenizer_is_not_ready(
 ) -> None:
     no_tokenizer_models.mkdir(parents=True)
     (no_tokenizer_models / "sacrebleu_tokenizer_spm.model").write_bytes(b"half a mod")
-    refused(score(*PLAIN, "--tokenize", "flores101"), "is not ready")
+    refused(score(*PLAIN, "--tokenize", "flores101"), "is not available")
 
 
 def test_options_reach_the_metrics(score: Command) -> None:

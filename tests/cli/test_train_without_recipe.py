@@ -158,7 +158,7 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
     assert "finished after update 5" in done.err
 
     changed = console(*train, "--preset", "small", "--resume")
-    refused(changed, "begun with other options", "--preset was not given and is small")
+    refused(changed, "started with other options", "--preset was not given and is small")
     done = console("train", *pair(texts, "few"), *options, "--resume")
     refused(done, f"--source was {texts}/train.en and is {texts}/few.en")
     refused(
@@ -173,7 +173,7 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
 def test_an_earlier_run_is_replaced_only_by_overwrite(texts: Path, console: Command) -> None:
     before = Path("run/chosen.yaml").read_text(encoding="utf-8")
     given = ["train", *pair(texts, "few"), *QUICK, "--run"]
-    refused(console(*given, "run"), "a training was begun here")
+    refused(console(*given, "run"), "contains a training already")
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") == before
     own = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
     refused(
@@ -185,7 +185,7 @@ def test_an_earlier_run_is_replaced_only_by_overwrite(texts: Path, console: Comm
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") != before
     assert not Path("run/text").exists()
     write_lines("other/letter.txt", ["mine"])
-    refused(console(*given, "other", "--overwrite"), "not the folder of a run and not empty")
+    refused(console(*given, "other", "--overwrite"), "neither a run folder nor empty")
     assert [path.name for path in Path("other").iterdir()] == ["letter.txt"]
 
 

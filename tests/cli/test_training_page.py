@@ -147,7 +147,7 @@ def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: 
         ("RUN --what report -o page.html --style size=3", "leave --what report out"),
         ("RUN --what report -o page.html --style font_size=9", "leave --what report out"),
         ("RUN --what report -o page.html --style colours=tab10", "leave --what report out"),
-        ("RUN --what report -o page.png", "let the name end in .html"),
+        ("RUN --what report -o page.png", "use a name that ends in .html"),
     ],
 )
 def test_a_page_is_of_one_run_and_has_no_look(

@@ -490,7 +490,7 @@ def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -
     for one in (loaded, loaded.model_copy(update=whole | {"task": "language-modelling"})):
         with pytest.raises(
             RecipeError,
-            match=r"`init_from\.test`: .* only of a whole `run` of a task with references",
+            match=r"`init_from\.test`: .* require a whole `run` and a task with references",
         ):
             find_origin(one)
 
@@ -505,13 +505,13 @@ def test_a_text_of_a_stage_that_is_not_here_is_told(base: Path) -> None:
         if row[0].startswith("stages.")
     ]
     assert of_stages == [
-        ("stages.first.data.train", f"gone.{side} (not here)") for side in ("src", "tgt")
+        ("stages.first.data.train", f"gone.{side} (missing)") for side in ("src", "tgt")
     ]
 
 
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
     loaded = config.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
-    with pytest.raises(RecipeError, match="GiB of memory; make it smaller"):
+    with pytest.raises(RecipeError, match="GiB of memory; use fewer layers"):
         plan(loaded, torch.device("cpu"), need_files=False)
     checks.require_memory(config.load(base))
     # A vocabulary of words may turn out far smaller than it is allowed to be.

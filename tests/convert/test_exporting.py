@@ -199,8 +199,8 @@ def test_what_ctranslate2_does_not_do_to_a_text_is_told(tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, text), "ctranslate2", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert (
-        "A source may begin with one of these tags: `<2de>`, `<2fr>`.\n\nLower-case the text before you split it into TOKENS.\n"
-        in card
+        "A source may begin with one of these tags: `<2de>`, `<2fr>`.\n\n"
+        "Lower-case the text before you split it into TOKENS.\n" in card
     )
 
 

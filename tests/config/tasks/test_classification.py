@@ -120,7 +120,7 @@ def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) 
     assert sum(map(sum, record["confusion"])) == record["lines"]
     right = sum(row[number] for number, row in enumerate(record["confusion"]))
     assert record["scores"][0]["value"] == pytest.approx(100 * right / record["lines"])
-    refused(console("evaluate", *how, "--plot", "table.txt"), "is not a picture format")
+    refused(console("evaluate", *how, "--plot", "table.txt"), "is not an image format")
     refused(
         console("evaluate", *how, "--plot", picture, "-o", picture), "-o would overwrite a file"
     )

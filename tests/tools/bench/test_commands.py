@@ -150,7 +150,7 @@ def test_generation_is_measured(bench: Command, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_engine_that_cannot_do_it_is_refused_at_once(trained: Path) -> None:
     for engine, fault in {
-        "huggingface": "huggingface has no rnnsearch model",
+        "huggingface": "huggingface does not support rnnsearch models",
         "opennmt": "there is no engine 'opennmt': take ctranslate2 or huggingface",
     }.items():
         done = in_process_of_its_own("decode", "-m", trained, "--against", engine)
