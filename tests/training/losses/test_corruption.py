@@ -81,7 +81,7 @@ def test_the_spans_of_figure_2_of_t5() -> None:
 
 
 def test_the_sentinels_of_t5_are_enough_for_as_many_tokens_as_the_guide_says() -> None:
-    (said,) = re.findall(r"100 are enough for ([\d,]+) tokens", guide.page("pretraining"))
+    (said,) = re.findall(r"100 sentinels are enough for ([\d,]+) tokens", guide.page("pretraining"))
     lengths = torch.tensor([int(said.replace(",", "")), 2_000])
     hidden = random_spans(lengths, 0.15, 3.0, generator(1))
     spans = (hidden & ~torch.nn.functional.pad(hidden[:, :-1], (1, 0))).sum(1)
