@@ -99,8 +99,8 @@ FAULTS = (
     ),
     Fault(
         name="layers: the copy gate is turned round",
-        before="copied = ((1.0 - p_gen) * mass)",
-        after="copied = (p_gen * mass)",
+        before="copied = ((1.0 - p_gen) * copy_mass)",
+        after="copied = (p_gen * copy_mass)",
         tests=("layers", "contracts/test_models.py"),
     ),
     Fault(
