@@ -1,4 +1,4 @@
-"""Text to text with any model: translations, summaries, and their attention."""
+"""Translates and summarizes text with trained models, and shows their attention."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nmtkit.inference.long_texts import Summarizer as Summarizer
     from nmtkit.inference.translator import Translator as Translator
 
-# Translating a line does not import what long texts need.
+# Imported lazily, so that translating a line does not load the modules for long texts.
 __getattr__ = lazy_names(
     __name__,
     {"ParagraphTranslator": "long_texts", "Summarizer": "long_texts", "Translator": "translator"},

@@ -1,4 +1,4 @@
-"""Answers of a trained model to the examples of a task, and their scores."""
+"""Answers of a trained model to the examples of a task, and the scores of these answers."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,43 +20,43 @@ from nmtkit.metrics import Options, Score, score_all
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to some examples."""
+    """A model's answers to a list of examples."""
 
     texts: list[str]
     """The answer to each example; empty if the task has no answers."""
-    cut: int = 0
-    """Number of examples that were not read to their end."""
+    n_truncated: int = 0
+    """Number of sources that were truncated."""
     tokens: int = 0
-    """Number of tokens that a search has written, EOS included."""
+    """Number of tokens that the search generated, including EOS; 0 if there was no search."""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """A test set, the answers of a model, and their scores."""
+    """A model's answers to a test set, and their scores."""
 
     examples: Sequence[Example]
     outputs: list[str]
     """The answer to each example; empty if the task has no answers."""
     scores: list[Score]
-    """Empty if an example lacks its reference."""
+    """One score per metric; empty if an example lacks its reference."""
     seconds: float
-    """Time for the answers, without opening the model."""
-    cut: int = 0
-    """Number of examples that were not read to their end."""
+    """Time spent on answering, without opening the model."""
+    n_truncated: int = 0
+    """Number of sources that were truncated."""
     tokens: int = 0
-    """Number of tokens that a search has written, EOS included."""
+    """Number of tokens that the search generated, including EOS; 0 if there was no search."""
 
 
 @dataclass(frozen=True)
 class RankedLabel:
-    """A label that an example could have."""
+    """A label and its probability for an example."""
 
     label: str
     probability: float
 
 
-def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
-    """Returns the first column of each example, which the model reads, with its tags and languages if it has any."""
+def model_inputs(task: Task, examples: Sequence[Example]) -> list[Any]:
+    """Returns the model's input for each example, wrapped in a `Request` if it has tags or languages."""
     column = task.columns[0].name
     lines = []
     for example in examples:
@@ -68,10 +68,10 @@ def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
 
 
 def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answers:
-    """Returns the answers of a model to examples, which need only the first column of the task.
+    """Returns a model's answers to examples, of which only the task's first column is read.
 
-    `Task.predict` finds them if the task has this function; otherwise the class of the task decides between a search
-    and the most probable labels. All examples are in memory, so commands pass windows of them.
+    Uses `task.predict` if set; otherwise a `GenerationTask` searches, and a `LabellingTask` takes the most probable
+    labels. Holds all examples in memory; callers pass large inputs in windows.
     """
     if task.predict is not None:
         return Answers(list(task.predict(system, examples)))
@@ -79,16 +79,17 @@ def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answer
         return _search(task, system, examples)
     if isinstance(task, LabellingTask):
         return _label(task, system, examples)
-    return Answers([])
+    return Answers([])  # tasks that only have a loss
 
 
 def _search(task: GenerationTask, system: TextModel, examples: Sequence[Example]) -> Answers:
+    # The model of a `GenerationTask` is a decoder, which is always opened as a Translator.
     translator = cast(Translator, system)
-    n_best_lists = translator.search(read_examples(task, examples), need_log_probs=False)
+    n_best_lists = translator.search(model_inputs(task, examples), need_log_probs=False)
     best = [n_best[0] for n_best in n_best_lists]
     return Answers(
         texts=[translation.text for translation in best],
-        cut=sum(translation.src_left_out > 0 for translation in best),
+        n_truncated=sum(translation.src_left_out > 0 for translation in best),
         tokens=sum(len(translation.token_log_probs) for translation in best),
     )
 
@@ -106,7 +107,7 @@ def _label(task: LabellingTask, system: TextModel, examples: Sequence[Example]) 
 def rank_labels(
     task: LabellingTask, system: TextModel, examples: Sequence[Example]
 ) -> Iterator[list[RankedLabel]]:
-    """Yields all labels for each example, the most probable first; for a task with one label per example."""
+    """Yields all labels ranked by probability for each example of a task with one label per example."""
     names = _label_names(system)
     for log_probs in label_log_probs(task, system, examples):
         ranking = log_probs.argsort(descending=True, stable=True).tolist()
@@ -119,15 +120,15 @@ def rank_labels(
 
 def _label_names(system: TextModel) -> Sequence[str]:
     labels = system.tokenizers.labels
-    assert labels is not None, "a task that predicts labels has them"
+    assert labels is not None, "a LabellingTask has a vocabulary of labels"
     return labels.tokens
 
 
 def label_log_probs(
     task: LabellingTask, system: TextModel, examples: Sequence[Example]
-) -> Iterator[Tensor]:
-    """Returns the log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S, V)`."""
-    requests = [Request.of(line) for line in read_examples(task, examples)]
+) -> list[Tensor]:
+    """Returns each example's log-probabilities of all labels, `(V,)`, or `(S, V)` if each token has a label."""
+    requests = [Request.from_line(line) for line in model_inputs(task, examples)]
     lines = system.encode_sources(
         lines=[request.source for request in requests],
         tags=[request.tags or system.tags for request in requests],
@@ -143,19 +144,19 @@ def label_log_probs(
                 if line_log_probs.dim() > 1:
                     line_log_probs = line_log_probs[: lines[number].length]  # EOS has no label
                 log_probs_by_line[number] = line_log_probs
-    return (log_probs_by_line[number] for number in range(len(lines)))
+    return [log_probs_by_line[number] for number in range(len(lines))]
 
 
-def judge(
+def answer_and_score(
     task: Task,
     system: TextModel,
     examples: Sequence[Example],
     metrics: Sequence[str],
-    options: Options,
+    metric_options: Options,
 ) -> TestResult:
-    """Returns the answers of a model and their scores; without metrics there are no answers.
+    """Returns a model's answers and their scores; without metrics, nothing is answered.
 
-    Loss and perplexity, which every task has, are computed elsewhere.
+    Loss and perplexity are computed in `nmtkit.experiment.evaluation`.
     """
     start = time.monotonic()
     answers = answer(task, system, examples) if metrics else Answers([])
@@ -163,9 +164,9 @@ def judge(
     return TestResult(
         examples=examples,
         outputs=answers.texts,
-        scores=score_answers(task, answers.texts, examples, metrics, options),
+        scores=score_answers(task, answers.texts, examples, metrics, metric_options),
         seconds=seconds,
-        cut=answers.cut,
+        n_truncated=answers.n_truncated,
         tokens=answers.tokens,
     )
 
@@ -175,9 +176,12 @@ def score_answers(
     outputs: Sequence[str],
     examples: Sequence[Example],
     metrics: Sequence[str],
-    options: Options,
+    metric_options: Options,
 ) -> list[Score]:
-    """Returns the score of each metric; none if an example lacks its reference."""
+    """Returns the score of each metric; an empty list if an example lacks its reference.
+
+    `task.references` names the column with the references; it may be empty only if there are no metrics.
+    """
     if not metrics:
         return []
     references = [getattr(example, task.references) for example in examples]
@@ -190,6 +194,6 @@ def score_answers(
         hyps=task.comparable(outputs),
         refs=[task.comparable(references)],
         metrics=metrics,
-        options=options,
+        options=metric_options,
         sources=sources,
     )

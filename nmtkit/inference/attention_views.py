@@ -1,4 +1,4 @@
-"""Attention of a model to its source: word alignments, pictures of attention, and the attention of every head."""
+"""Views of a model's attention: word alignments, pictures, and the attention of each head."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 EXAMPLE_PICTURES: Registry[type[ExamplePicture]] = Registry(
     "picture", {"features": "nmtkit.zoo.captioning.pictures"}
 )
-"""Pictures of attention over other inputs than text, by the column that the model reads."""
+"""Pictures of attention over inputs other than text, by the name of the column that the model reads."""
 
 
 class ExamplePicture(ABC):
-    """The attention of an answer over an example that is not text."""
+    """A picture of an answer's attention to an example that is not text."""
 
     @classmethod
     @abstractmethod
     def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
-        """Returns the picture of an answer to rows of numbers `(R, F)`.
+        """Makes the picture for an example, rows of numbers `(R, F)`, and the model's answer.
 
         Raises:
             NmtkitError: there is nothing to draw.
@@ -62,7 +62,7 @@ class ExamplePicture(ABC):
 
     @abstractmethod
     def save(self, path: str | Path, style: FigureStyle) -> None:
-        """Writes a figure in the format of the file name."""
+        """Saves the picture in the format that the file name implies."""
 
 
 def align(
@@ -73,20 +73,21 @@ def align(
     tgt_words: Sequence[str] | None = None,
     first: int = 1,
 ) -> list[SoftAlignment]:
-    """Returns how strongly each target word attends to each source word; `SoftAlignment.links` makes it an alignment.
+    """Returns how strongly each target word attends to each source word; `SoftAlignment.links` derives hard links.
 
-    The model reads each pair. The row of a target token is the attention in the step that writes the token (a
-    Transformer shows the layer that its recipe names). Words are separated by white space, and counted in the text,
-    however the tokenizer cuts them. Tokens are merged into words: columns of a source word's tokens are added, rows of
-    a target word's tokens are averaged. EOS has neither row nor column. A pair with an empty side has no weights.
+    The model reads each pair. The row of a target token is the attention in the step that writes the token (in a
+    Transformer, from the layer named in its recipe). Words are the whitespace-separated words of the text, regardless
+    of how the tokenizer splits them. Tokens are merged into words: the columns of a source word's tokens are summed,
+    the rows of a target word's tokens are averaged. EOS has no row or column. The weights of a pair with an empty
+    side are zero.
 
     Args:
         reader: the model.
         sources: source lines.
-        targets: their translations.
-        src_words: the source lines with white space added between words, if words are to be counted in another way (see
-            `nmtkit.data.tokenizers.words.cut_words`).
-        tgt_words: the same for the target lines.
+        targets: a translation of each source.
+        src_words: the source lines with spaces added between words, if words are not to be split at whitespace only
+            (see `nmtkit.data.tokenizers.words.cut_words`).
+        tgt_words: the target lines with spaces added between words.
         first: number of the first pair, for messages.
     """
     reader.require_attention("align words by")
@@ -119,9 +120,7 @@ def align(
         alignment = SoftAlignment(
             src_words=source.words,
             tgt_words=target.words,
-            weights=np.zeros(
-                (len(target.words), len(source.words))
-            ),  # (T, S), for pairs with an empty side
+            weights=np.zeros((len(target.words), len(source.words))),  # (T, S), for empty sides
             src_ids=source.ids_by_word(),
             tgt_ids=target.ids_by_word(),
         )
@@ -130,7 +129,7 @@ def align(
         src_lines.append(SourceLine([*tags, *source.ids] if has_both_sides else [], tokens=[]))
         tgt_lines.append(TargetLine(target.ids, target.ids))
 
-    # not on the outer function: it applies only to the thread in which it is entered
+    # Decorates the inner function because `no_grad` applies only to the thread that enters it.
     @torch.no_grad()
     def align_batch(numbered_batch: tuple[list[int], Batch]) -> None:
         numbers, batch = numbered_batch
@@ -140,7 +139,7 @@ def align(
         for weights, number in zip(attention, numbers, strict=True):
             source = src[number]
             target = tgt[number]
-            # without EOS of the target and without tags
+            # Leave out the target's EOS and the source's tags.
             weights_of_text = weights[: len(target.ids), len(tags) :]
             merged = merge_to_words(weights_of_text, source.shares, target.shares)  # (T, S), words
             alignments[number] = replace(alignments[number], weights=merged)
@@ -153,13 +152,13 @@ def align(
 def picture(
     reader: TextModel, translation: Translation, number: int, subwords: bool = False
 ) -> AttentionPicture:
-    """Returns the attention of a translation as a picture.
+    """Returns a picture of a translation's attention.
 
     Args:
         reader: the model.
         translation: a translation with attention.
-        number: number of its source line, for messages.
-        subwords: whether to show tokens; otherwise tokens are merged into words with the punctuation after them.
+        number: number of the source line, for messages.
+        subwords: whether to show tokens; otherwise tokens are merged into words with any punctuation that follows them.
     """
     from nmtkit.plots import AttentionPicture
 
@@ -170,7 +169,7 @@ def picture(
     weights = translation.attention.astype(np.float64)  # (T, S)
     windows = _windows(reader, translation, len(tgt_tokens))
     p_gen: NDArray[np.float64] | None = None  # (T,)
-    copied: frozenset[int] = frozenset()  # numbers of rows
+    copied: frozenset[int] = frozenset()  # rows of copied tokens
     if translation.p_gen is not None and translation.copied is not None:
         p_gen = np.array(translation.p_gen)
         copied = frozenset(
@@ -199,9 +198,9 @@ def picture(
 
 @torch.no_grad()
 def _windows(reader: TextModel, translation: Translation, rows: int) -> list[SourceWindow]:
-    """Returns the window of each row of a translation's attention; none if the attention is global.
+    """Returns the source window of each attention row; an empty list if the attention is global.
 
-    Centres are not kept by a search, so the model reads the pair again.
+    A search does not return the windows' centres, so the model reads the pair again.
     """
     from nmtkit.plots import SourceWindow
 
@@ -224,7 +223,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
 @torch.no_grad()
 def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
-    """Returns the attention of a classifier over each text, titled with the label and its probability."""
+    """Returns a picture of a classifier's attention over each text, titled with the label and its probability."""
     from nmtkit.plots.documents import DocumentPicture
 
     reader.require_attention("draw")
@@ -249,15 +248,15 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
         weights_by_sentence = []
         first = 0  # position of the sentence in the text
         for tokens in tokens_by_sentence:
-            # the model may not have read the end of the text
+            # The model may have truncated the text.
             read_tokens = tokens[: max(0, len(weights) - first)]
             if read_tokens:
                 word_starts = [word.start for word in display_word_spans(read_tokens)]
                 sentence_weights = weights[first : first + len(read_tokens)]
                 words_by_sentence.append(_words(read_tokens))
-                # sums by word
+                # The weight of a word is the sum over its tokens.
                 weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))
-            first += len(tokens) + 1  # its end mark
+            first += len(tokens) + 1  # the end-of-sentence token
         picture = DocumentPicture(
             words_by_sentence,
             weights_by_sentence,
@@ -270,7 +269,7 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
 
 @torch.no_grad()
 def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[AttentionPicture]:
-    """Returns the attention of a language model to the earlier words of each text, as a mean of its layers."""
+    """Returns a picture of a language model's attention to the earlier words of each text, averaged over layers."""
     from nmtkit.plots import AttentionPicture
 
     model = as_looking_back(reader.model)
@@ -296,7 +295,7 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> MultiHeadModel:
-    """Returns the model if it has layers of multi-head attention; raises NmtkitError otherwise."""
+    """Returns the model, or raises NmtkitError if it has no layers of multi-head attention."""
     model = as_multi_head(reader.model)
     if model is None:
         kind = reader.outline.config.kind
@@ -310,7 +309,7 @@ def require_heads(reader: TextModel, what: str = "layers of attention heads") ->
 def head_pictures(
     reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]
 ) -> list[HeadsPicture]:
-    """Returns the attention of every head of every layer for given translations; see `Translator.head_pictures`."""
+    """Returns a picture of each translation's attention in all heads of all layers; see `Translator.head_pictures`."""
     from nmtkit.plots import HeadsPicture
 
     model = require_heads(reader)
@@ -329,7 +328,7 @@ def head_pictures(
         for row, number in enumerate(numbers):
             translation = translations[number]
             src_length = len(src[number].ids) + 1  # with EOS
-            # with EOS if it is finished
+            # a finished translation has EOS
             tgt_length = len(translation.tokens) + translation.finished
             pictures[number] = HeadsPicture(
                 [*translation.src_tokens, reader.eos_token],
@@ -344,9 +343,9 @@ def head_pictures(
     return [pictures[number] for number in range(len(sources))]
 
 
-def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
-    """Returns the first position vectors of the source `(P, H)`, P at most `most`, and a title for them."""
-    kind, vectors = require_heads(reader, "position vectors").positions(most)
+def positions(reader: TextModel, max_positions: int) -> tuple[NDArray[np.float32], str]:
+    """Returns the first position vectors of the source `(P, H)`, at most `most` of them, and a title for a picture."""
+    kind, vectors = require_heads(reader, "position vectors").positions(max_positions)
     return vectors.detach().float().cpu().numpy(), f"{reader.name}: {kind} positions"
 
 
@@ -359,10 +358,10 @@ def _no_known_letters(number: int) -> DataError:
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Merges the pieces of both sides into displayed words (see `display_word_spans`), and their attention.
+    """Merges the pieces of both sides into displayed words (see `display_word_spans`), and their attention likewise.
 
-    Columns (source) of one word are *added*: attending to a word is attending to any of its pieces. Rows (target) of
-    one word are *averaged*. So rows that sum to one still do.
+    The columns of a source word's pieces are *summed*, since attending to a word is attending to any of its pieces. The
+    rows of a target word's pieces are *averaged*. Rows that sum to one still do so.
 
     Args:
         src_pieces: S' source pieces.
@@ -383,18 +382,19 @@ def merge_subwords(
 def merge_windows(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows: Sequence[SourceWindow]
 ) -> list[SourceWindow]:
-    """Turns windows over pieces into windows over the words of `merge_subwords`.
+    """Converts windows over pieces into windows over the words of `merge_subwords`.
 
-    Each target piece has a window, in source pieces (0 is the middle of the first one), or there are no windows. A
-    piece is as wide as the column of its word divided by the number of its pieces; outside of the text it is as wide as
-    a column. The centre of a target word is the mean of its pieces' centres, and its window covers all their windows.
+    The input has either one window for each target piece or no windows. Windows are measured in source pieces, with 0
+    in the middle of the first one. The pieces of a word share the width of the word's column equally; positions outside
+    the text are measured in whole columns. A target word's centre is the mean of its pieces' centres, and its window
+    covers all of its pieces' windows.
     """
     from nmtkit.plots import SourceWindow
 
     if not windows:
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"
-    # Where words begin, and where the last one ends: in pieces and in words.
+    # Left edges of the words, and the right edge of the last one, in pieces and in words.
     word_starts = [word.start for word in display_word_spans(src_pieces)]
     piece_edges = np.array([*word_starts, len(src_pieces)]) - 0.5
     word_edges = np.arange(len(piece_edges)) - 0.5
@@ -416,18 +416,19 @@ def merge_windows(
 def merge_gates(
     tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
 ) -> tuple[NDArray[np.float64], frozenset[int]]:
-    """Merges the p_gen of pieces into the p_gen of the words of `merge_subwords`; the same for copied pieces.
+    """Merges the p_gen and the copied flags of pieces into those of the words of `merge_subwords`.
 
-    Only pieces with a letter or a digit count, since a comma after a copied name is mostly generated; if a word has
-    none, all its pieces count. The p_gen of the word is their mean, and the word was copied if all of them were.
+    Only pieces with a letter or a digit count, since a comma after a copied name is usually generated; if a word has no
+    such pieces, all of its pieces count. A word's p_gen is the mean over these pieces, and the word counts as copied if
+    all of them were copied.
 
     Args:
         tgt_pieces: target pieces.
-        p_gen: p_gen of each piece.
-        copied: indices of the pieces that were copied.
+        p_gen: generation probability of each piece.
+        copied: indices of copied pieces.
 
     Returns:
-        The p_gen of each word `(T,)`, and the indices of the words that were copied.
+        The p_gen of each word `(T,)`, and the indices of copied words.
     """
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)

@@ -1,4 +1,4 @@
-"""Text as model input: token ids of both sides, extended ids for copying, and batches within a token budget."""
+"""Turns text into model inputs: token ids of both sides, extended ids for copying, and batches of limited size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -37,35 +37,35 @@ from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line as the model reads it: a source, or the prompt of a model without a source. An empty line has no ids."""
+    """A line as the model reads it: a source, or a language model's prompt. An empty line has no ids."""
 
     ids: list[int]
-    """Token ids without EOS, tags first; maybe only the beginning of the line."""
+    """Token ids of the tags and the line, without EOS; a long line may be truncated."""
     tokens: list[str]
-    """The tokens of `ids`; for a model that copies, unknown words in their own spelling."""
+    """The tokens of `ids`. For a model that copies, unknown words keep their spelling."""
     extended: list[int] | None = None
     """Ids of `tokens` in the extended target vocabulary; None for a model that does not copy."""
     oov: tuple[str, ...] = ()
-    """Words of the line that the target vocabulary lacks; the i-th has the extended id V+i."""
+    """Words of the line that the target vocabulary lacks; word i has the extended id V+i."""
     left_out: int = 0
-    """Number of tokens at the end of the line that are not read."""
+    """Number of tokens that were truncated from the end of the line."""
     text: str = ""
-    """The line itself."""
+    """The line before tokenization."""
     request: Request | None = None
     """Constraints on the translation; None if there are none."""
     prefix: tuple[int, ...] = ()
-    """Extended ids of the first target tokens, if they are forced."""
+    """Extended ids of the target tokens that are forced at the beginning of the translation."""
     terms: TermTokens | None = None
-    """Terms that the translation must contain, or must not, as tokens."""
+    """Required and forbidden terms as token ids."""
     is_prompt: bool = False
     tags: int = 0
     """Number of tags at the beginning of `ids`."""
     features: Rows | None = None
-    """Rows of numbers `(R, F)`, which a model reads instead of text."""
+    """Rows of numbers `(R, F)` that the model reads instead of text."""
 
     @property
     def length(self) -> int:
-        """Number of tokens, or of rows of numbers."""
+        """Number of tokens or feature rows."""
         return len(self.ids if self.features is None else self.features)
 
     @property
@@ -75,28 +75,28 @@ class SourceLine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to translate; an empty prompt is no empty line, since the model can continue it."""
+        """Whether there is nothing to translate. False for an empty prompt, which a language model can continue."""
         return not self.length and not self.is_prompt
 
 
 @dataclass(frozen=True)
 class TargetLine:
-    """A given translation of a line."""
+    """A given translation of a source line."""
 
     ids: list[int]
     """Token ids without EOS."""
     extended: list[int]
-    """Extended ids: words of the source that the target vocabulary lacks have ids from V on, instead of UNK."""
+    """Extended ids: source words that the target vocabulary lacks have ids from V on instead of UNK."""
 
     def after_prompt(self, source: SourceLine) -> "TargetLine":
-        """Returns prompt and translation as one text if the source is a prompt, else the translation."""
+        """Prepends the prompt if the source is one; otherwise returns the translation unchanged."""
         if not source.is_prompt:
             return self
         return TargetLine(source.ids + self.ids, source.ids + self.extended)
 
 
 def require_list(**arguments: object) -> None:
-    """Raises DataError if an argument, passed by its name, is a single string: its letters would count as lines."""
+    """Raises DataError if a keyword argument is a single string, whose characters would be taken for lines."""
     for name, lines in arguments.items():
         if isinstance(lines, str | bytes):
             raise DataError(
@@ -107,7 +107,7 @@ def require_list(**arguments: object) -> None:
 def require_pairs(
     sources: Sequence[object], partners: Sequence[object] | None, what: str = "target"
 ) -> None:
-    """Raises DataError unless there is a partner for each source; None means that there are no partners at all."""
+    """Raises DataError unless there are as many partners as sources; `partners=None` is allowed."""
     if partners is not None and len(partners) != len(sources):
         raise DataError(
             f"{len(sources)} source lines but {len(partners)} {what} lines: they must be pairs"
@@ -115,18 +115,19 @@ def require_pairs(
 
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""The most bytes of log-probabilities that scoring of given targets holds at a time."""
+"""Maximum bytes of log-probabilities held at once when scoring given targets."""
 MIN_ROWS = {"cpu": 32, "cuda": 128}
 MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
-"""A batch has at least MIN_ROWS rows, even if it then exceeds the token budget, up to MAX_OVERSHOOT times. Only a few
-articles would fit into the budget, and each step reads the whole output matrix, for one row as for many."""
+"""A batch has at least MIN_ROWS rows even if it then exceeds the token budget, by a factor of at most MAX_OVERSHOOT.
+Only a few articles would fit into the budget, although each step reads the whole output matrix for any number of rows.
+"""
 MIN_COUNTED_LENGTH = 16
-"""Shorter sentences count as this many tokens: the output layer costs the same for a row, however short its source."""
+"""Shorter sentences count as this many tokens, since a row's output layer costs the same for any source length."""
 WINDOW = {"cpu": 1024, "cuda": 16384}
-"""Number of lines that are read together: enough to make batches of nearly one length."""
+"""Number of lines that are read together, large enough to make batches of sentences with similar lengths."""
 MAX_SHOWN_LANGUAGES = 8
 MIN_SENTENCES_PER_SEARCH = 8
-"""A search of fewer sentences does not get a core to itself."""
+"""Minimum number of sentences for which a search gets a CPU core to itself."""
 
 
 INTERNAL_NAMES = frozenset(
@@ -163,7 +164,7 @@ INTERNAL_NAMES = frozenset(
         "workers",
     }
 )
-"""Attributes of `TextModel` and its subclasses that only other packages of nmtkit need."""
+"""Public attributes of `TextModel` and its subclasses that are meant for use inside nmtkit only."""
 
 
 class ListsPublicNames(type):
@@ -175,12 +176,12 @@ class ListsPublicNames(type):
 
 
 class ModelOnDemand:
-    """A model whose weights are read when they are first needed; an external engine searches with its own copy.
+    """A model whose weights are loaded on first use; an external engine that searches with its own copy needs none.
 
     Args:
         outline: a model of the same shape with uninitialized weights.
-        device: where the model will be.
-        load: reads the model.
+        device: the device that `load` puts the model on.
+        load: loads the model.
     """
 
     def __init__(self, outline: Model, device: torch.device, load: Callable[[], Model]) -> None:
@@ -188,11 +189,11 @@ class ModelOnDemand:
         self.device = device
         self._load = load
         self._model: Model | None = None
-        self._lock = Lock()  # several threads may need the model at once
+        self._lock = Lock()  # several threads may access `model` at once
 
     @property
     def model(self) -> Model:
-        """The model; read at the first access."""
+        """The model; loaded on first access."""
         with self._lock:
             if self._model is None:
                 self._model = self._load()
@@ -200,34 +201,35 @@ class ModelOnDemand:
 
     @property
     def is_read(self) -> bool:
-        """Whether the weights have been read."""
+        """Whether the weights have been loaded."""
         return self._model is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextModel(metaclass=ListsPublicNames):
-    """A model with its tokenizers."""
+    """A trained model with its tokenizers."""
 
     opened: Model | ModelOnDemand
-    """The model in evaluation mode, on its device, or a `ModelOnDemand`."""
+    """The model, in evaluation mode and on its device, or a `ModelOnDemand`."""
     tokenizers: Tokenizers
     _: KW_ONLY
     name: str = ""
     """Name of the model in titles and messages."""
     reads_articles: bool = False
-    """Whether sources are articles: fewer are read at a time, and pictures have another layout."""
+    """Whether sources are articles: fewer are read at a time, and pictures use a layout for articles."""
     max_source_tokens: int | None = None
-    """The model reads at most this many tokens of a source; None: all."""
+    """Maximum number of tokens that the model reads of a source; None for no limit."""
     tags: str = ""
-    """Special tokens before sources without tags, with spaces between them; see `SplitFiles.tags` of recipes."""
+    """Space-separated special tokens to put before sources without tags of their own; see `SplitFiles.tags`."""
     needs_language: bool = False
-    """Whether every source needs the tag of a language, as all training sources had one."""
+    """Whether every source needs a language tag because every training source had one."""
     batch_tokens: int | None = None
-    """Padded source tokens in a batch; None: as in `speed`, and more for long sources."""
+    """Maximum number of padded source tokens in a batch; None for the value in `speed`, which long sources may exceed.
+    """
     speed: SearchSpeedConfig | None = None
-    """Speed settings; None: `default_speed_config`."""
+    """Speed settings; None for those of `default_speed_config`."""
     parameters: int = 0
-    """Number of parameters, counted before the model was quantized."""
+    """Number of parameters before quantization."""
 
     @override
     def __dir__(self) -> list[str]:
@@ -238,7 +240,7 @@ class TextModel(metaclass=ListsPublicNames):
         return f"<{type(self).__name__} {', '.join(self.facts())}>"
 
     def facts(self) -> list[str]:
-        """Returns the parts of `repr`: name, kind of model, size, languages, device."""
+        """Returns the parts of `repr`: name, model kind, size, languages and device."""
         facts = []
         if self.name:
             facts.append(self.name)
@@ -258,29 +260,29 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def model(self) -> Model:
-        """The model in evaluation mode, on its device."""
+        """The model, in evaluation mode and on its device."""
         return self.opened.model if isinstance(self.opened, ModelOnDemand) else self.opened
 
     @property
     def outline(self) -> Model:
-        """A model of the same shape, maybe without weights: for the settings, sizes and abilities of the model."""
+        """A model of the same shape, perhaps without weights, for looking up settings, sizes and abilities."""
         return self.opened.outline if isinstance(self.opened, ModelOnDemand) else self.opened
 
     @property
     def device(self) -> torch.device:
-        """Device of the model."""
+        """The model's device."""
         if isinstance(self.opened, ModelOnDemand):
             return self.opened.device
         return next(self.opened.parameters()).device
 
     @property
     def window(self) -> int:
-        """The best number of lines to read together, if they are available."""
+        """Recommended number of lines to read together."""
         return WINDOW.get(self.device.type, WINDOW["cuda"])
 
     @property
     def languages(self) -> list[str]:
-        """Languages that the user can choose for the output, if the model was trained for several."""
+        """Languages among which the user can choose for the output; empty if the model has no language tags."""
         languages: dict[str, None] = {}  # an ordered set
         for tokenizer in self.tokenizers.values():
             for special in tokenizer.vocabulary.specials:
@@ -291,28 +293,32 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def eos_token(self) -> str:
-        """The spelling of EOS."""
+        """Spelling of the EOS token."""
         return self.tokenizers.tgt.vocabulary.tokens[EOS]
 
     @property
     def speed_config(self) -> SearchSpeedConfig:
-        """Speed settings, by default those of the device."""
+        """Speed settings; the device's defaults unless `speed` is set."""
         return self.speed or default_speed_config(self.device)
 
     @property
     def batch_budget(self) -> int:
-        """Padded source tokens in a batch, by default as in the speed settings."""
+        """Padded source tokens in a batch; taken from the speed settings unless `batch_tokens` is set."""
         return self.batch_tokens or self.speed_config.batch_tokens
 
     @property
     def reads(self) -> Literal["text", "features", "prompt"]:
-        """What a line is to the model: source text, source features (rows of numbers), or a prompt to continue."""
+        """The model's kind of input: source text, source features (rows of numbers), or a prompt to continue."""
         if as_decoder(self.outline) is not None and as_seq2seq(self.outline) is None:
             return "prompt"
         return "text" if "src" in self.outline.sizes else "features"
 
     def require_attention(self, purpose: str) -> None:
-        """Raises NmtkitError if the model has no attention over a source text; `purpose` continues the message."""
+        """Raises NmtkitError if the model has no attention over a source text.
+
+        Args:
+            purpose: a verb phrase that completes the message "the model has no attention to a text to ...".
+        """
         if self.reads != "text" or not self.outline.has_attention:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.outline.config.kind}) has no attention to a text to {purpose}; "
@@ -333,15 +339,15 @@ class TextModel(metaclass=ListsPublicNames):
         tags: Sequence[str] = (),
         languages: Sequence[tuple[str, str]] = (),
     ) -> list[SourceLine]:
-        """Cuts lines into tokens, at most `max_source_tokens` of each.
+        """Tokenizes lines, and truncates them to `max_source_tokens`.
 
         Args:
             lines: texts, or rows of numbers `(R, F)`.
-            tags: special tokens before each line, separated by spaces; by default the model's.
-            languages: the source and target language of each line, if they may differ from the model's.
+            tags: space-separated special tokens to put before each line; by default those in `self.tags`.
+            languages: source and target language of each line, if they may differ from the model's.
 
         Raises:
-            DataError: the model does not read such a line.
+            DataError: a line is not of the kind that the model reads.
         """
         if any(map(any, languages)):
             return self._encode_by_direction(lines, tags, languages)
@@ -383,7 +389,7 @@ class TextModel(metaclass=ListsPublicNames):
         ids_of_tags = {words: self.tag_ids(words) for words in dict.fromkeys(tags)}
         prefix: tuple[int, ...] = ()
         if not is_prompt and "tgt" in self.tokenizers:
-            # what the tokenizer puts before every target
+            # Tokens that the tokenizer puts before every target, such as an imported model's language.
             prefix = tuple(self.tokenizers.tgt.encode(""))
         sources = []
         for number, (text, text_ids) in enumerate(zip(texts, ids_of_texts, strict=True)):
@@ -430,7 +436,7 @@ class TextModel(metaclass=ListsPublicNames):
         return [sources[row] for row in range(len(lines))]
 
     def in_direction(self, source: str, target: str) -> Self:
-        """Returns the same model with tokenizers for these languages; an empty name keeps the language of a side."""
+        """Returns the same model with tokenizers for these languages; an empty name keeps that side's language."""
         if not (source or target):
             return self
         return replace(
@@ -438,10 +444,10 @@ class TextModel(metaclass=ListsPublicNames):
         )
 
     def tag_ids(self, tags: str) -> list[int]:
-        """Returns the ids of special tokens before a source, which are separated by spaces.
+        """Returns the ids of the space-separated special tokens that precede a source.
 
         Raises:
-            DataError: the model has not learned one of them.
+            DataError: the model has not learned one of the tags.
         """
         tokenizer = self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src
         vocabulary = tokenizer.vocabulary
@@ -459,12 +465,12 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_requests(
         self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig
     ) -> list[SourceLine]:
-        """Cuts source lines, and the constraints on their translations, into tokens.
+        """Tokenizes source lines and the constraints on their translations.
 
         Args:
             requests: source lines with constraints.
             terminology: a glossary for all lines.
-            config: the search settings, which must allow constraints if there are any.
+            config: search settings; they must support constraints if there are any.
         """
         if terminology is not None:
             config.reject_constraints()
@@ -472,7 +478,7 @@ class TextModel(metaclass=ListsPublicNames):
                 raise NmtkitError(
                     f"the model {self.name!r} reads no text to look up terms in: leave terminology out"
                 )
-            requests = [terminology.applied(request) for request in requests]
+            requests = [terminology.apply(request) for request in requests]
         tags = [request.tags or self.tags for request in requests]
         languages = [request.languages for request in requests]
         sources = self.encode_sources([request.source for request in requests], tags, languages)
@@ -498,7 +504,7 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_targets(
         self, lines: Sequence[str], sources: Sequence[SourceLine]
     ) -> list[TargetLine]:
-        """Cuts the translations of encoded sources into tokens."""
+        """Tokenizes the translations of encoded sources."""
         tokenizer = self.tokenizers.tgt
         if not self.outline.config.copies:
             return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
@@ -511,20 +517,21 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_target_tokens(
         self, tokens: Sequence[str], source: SourceLine, number: int
     ) -> TargetLine:
-        """Encodes a translation that is given as tokens.
+        """Encodes a translation that is already tokenized.
 
         Raises:
-            DataError: neither the vocabulary nor the source has a token; the message names the pair by `number`.
+            DataError: a token is neither in the vocabulary nor in the source; `number` identifies the pair in the
+                message.
         """
         if self.outline.config.copies:
             target = self._extended_target(tokens, source)
         else:
-            # special tokens too, such as the one of a language
+            # Unlike `text_ids`, `ids` accepts special tokens, such as a language's.
             ids = self.tokenizers.tgt.vocabulary.ids(tokens)
             target = TargetLine(ids, ids)
         spelled = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if spelled != list(tokens):
-            # `spelled` is shorter if `tokens` has BOS, EOS or PAD, which are in no translation.
+            # `spelled` is shorter if `tokens` has BOS, EOS or PAD, which never occur in a translation.
             pairs = zip_longest(tokens, spelled)
             missing = next(token for token, spelled_token in pairs if token != spelled_token)
             source_too = ", nor has its source" if self.outline.config.copies else ""
@@ -546,35 +553,35 @@ class TextModel(metaclass=ListsPublicNames):
     def batches(
         self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches on the CPU, each with the numbers of its pairs; pairs with an empty source are left out."""
-        whole_targets = []  # with their prompts
-        pairs = []  # numbers of the pairs that are read
+        """Yields batches on the CPU, each with the indices of its pairs; leaves out pairs with an empty source."""
+        targets_with_prompts = []
+        nonempty_pairs = []  # indices of the pairs in batches
         lengths = []
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            whole_target = target.after_prompt(source)
-            whole_targets.append(whole_target)
+            target_with_prompt = target.after_prompt(source)
+            targets_with_prompts.append(target_with_prompt)
             if not source.is_empty:
-                pairs.append(number)
-                lengths.append(max(source.length, len(whole_target.ids)) + 1)
-        for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
-            numbers = [pairs[member] for member in members]
+                nonempty_pairs.append(number)
+                lengths.append(max(source.length, len(target_with_prompt.ids)) + 1)
+        for bucket in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
+            numbers = [nonempty_pairs[index] for index in bucket]
             batch_sources = [sources[number] for number in numbers]
-            batch_targets = [whole_targets[number] for number in numbers]
+            batch_targets = [targets_with_prompts[number] for number in numbers]
             yield numbers, make_batch(batch_sources, batch_targets)
 
     def score_targets(self, batch: Batch, attend: bool) -> tuple[ModelOutput, Tensor]:
-        """Reads the sources and targets of a batch (on the CPU) in one forward pass.
+        """Computes the log-probabilities of given targets in one forward pass.
 
-        The output layer is computed in chunks of rows: the log-probabilities `(B, T, X)` of a batch may not fit into
-        memory.
+        The output layer is computed in chunks of rows, since the log-probabilities `(B, T, X)` of a whole batch may not
+        fit into memory.
 
         Args:
-            batch: pairs of sources and targets.
-            attend: whether the output needs the attention.
+            batch: sources and targets, on the CPU.
+            attend: whether the output must include the attention.
 
         Returns:
-            The output at all positions, on the model's device, and the log-probability of each target token, EOS
-            included, `(B, T)`, on the CPU; 0 at padding.
+            The model's output at all positions, on the model's device; and the log-probability of each target token,
+            including EOS, `(B, T)`, on the CPU, with 0 at padding.
         """
         readout, memory = self.model.read(batch.to(self.device), attend)
         mask = batch.targets.mask  # (B, T)
@@ -596,9 +603,9 @@ class TextModel(metaclass=ListsPublicNames):
 
 
 def bucket_width(columns: int, *limits: int) -> int:
-    """Rounds a number of columns up to 16, 20, 24, 32, 40, 48, 64, ..., or to a limit that is nearer.
+    """Rounds a number of columns up to 16, 20, 24, 32, 40, 48, 64, ..., or to a limit if that is closer.
 
-    Each width of a batch needs CUDA graphs of its own, so there should be few widths.
+    Each batch width needs separate CUDA graphs, so there should be few different widths.
     """
     power = 16
     while 2 * power < columns:
@@ -612,12 +619,12 @@ def make_batch(
     targets: Sequence[TargetLine] | None = None,
     width: int | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU.
+    """Collates a batch on the CPU.
 
     Args:
         sources: lines that were encoded for one model.
-        targets: their translations, if they are given; each begins with its prompt, if the source is one.
-        width: columns of the sources, at least the longest source and EOS; None: no more than that.
+        targets: the given translation of each source, which includes the prompt if the source is one.
+        width: number of source columns, at least the length of the longest source plus EOS; None for exactly that.
     """
     tgt_ids: list[list[int]] | None = None
     tgt_extended: list[list[int]] | None = None
@@ -645,7 +652,7 @@ def make_batch(
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Returns rows of ids as `(B, T)`, padded with PAD on the right."""
+    """Right-pads rows of ids with PAD to `(B, T)`."""
     shape = (len(rows), max(map(len, rows)))
     padded = torch.full(shape, PAD, dtype=torch.long)  # (B, T)
     for number, row in enumerate(rows):
@@ -654,7 +661,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
-    """Adds the forced prefixes and the terms of its sources to a batch."""
+    """Adds the sources' forced prefixes and terms to a batch."""
     prefixes = [_prefix_ids(source) for source in sources]
     prefix = _padded(prefixes) if any(prefixes) else None  # (B, P)
     if not any(source.terms for source in sources):
@@ -680,12 +687,12 @@ def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
 
 
 def _prefix_ids(source: SourceLine) -> list[int]:
-    """Returns the forced first ids of a translation; a new word must follow the last word of a user's prefix."""
+    """Returns the ids that a translation must begin with; NEW_WORD keeps the last word of a user's prefix complete."""
     prefix = list(source.prefix)
     text = ""
     if source.request is not None:
         text = source.request.prefix
-    # The prefix may also end in a mark, such as l' or (, and a word may follow it without a space.
+    # A prefix that ends in punctuation, such as l' or (, needs no NEW_WORD: a word may follow it without a space.
     ends_in_letter = bool(text) and not starts_word(text[-1])
     if ends_in_letter:
         prefix.append(NEW_WORD)

@@ -1,4 +1,4 @@
-"""Lines longer than a model reads: they are cut into sentences or windows, which are translated and joined again."""
+"""Translates lines that are too long for a model: splits them into sentences or windows, and joins the results."""
 
 import heapq
 import math
@@ -24,7 +24,7 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 
 _SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s+(?=(\S+))")
-"""Marks that end a sentence before white space (group 1), and the next word (group 2)."""
+"""Punctuation that may end a sentence before whitespace (group 1), and the next word (group 2)."""
 _UNSPACED = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’])\s*|(?<=[。！？｡][」』）”’])\s*")
 _SENTENCE_END = re.compile(r"[.!?…।۔؟。！？｡][\"'”’»)\]」』）]*$")
 _CLOSING_UNSPACED = "」』）”’"
@@ -33,31 +33,32 @@ _TITLE = re.compile(
     "Mrs?|Ms|Dr|Prof|Rev|Hon|Gov|Sen|Rep|Gen|Col|Capt|Lt|Sgt|St|Mt|Ste|Hrn?|Fr|Mme|Mlle|MM|Sra?|Srta|Dra|Sig|Dott|"
     "vs|cf|ca|approx|bzw|evtl|ggf|inkl|vgl|sog|env"
 )
-"""Abbreviations whose point never ends a sentence."""
+"""Abbreviations whose full stop never ends a sentence."""
 _BEFORE_NUMBER = re.compile(
     "[Nn]os?|Nrn?|[Vv]ol|[Ff]igs?|Abb|Tab|Eq|[Aa]rt|Abs|pp?|Bd|pág|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec"
 )
-"""Abbreviations whose point does not end a sentence if a number follows."""
+"""Abbreviations whose full stop does not end a sentence if a number follows."""
 
 MAX_ABBREVIATION_LETTERS = 40
-"""Only this many letters before a full stop are searched for an abbreviation."""
+"""Maximum number of characters before a full stop that are searched for an abbreviation."""
 PARAGRAPH_WORDS = 120
-"""Lines with at most this mean number of words are paragraphs, not articles."""
+"""Lines whose mean number of words is at most this are taken for paragraphs, longer ones for articles."""
 PARAGRAPH_SENTENCES = 3
 PARAGRAPH_BYTES = 100
-"""A line with at least this many sentences and bytes is a paragraph; training lines seldom have more than two
-sentences."""
+"""A line with at least PARAGRAPH_SENTENCES sentences and PARAGRAPH_BYTES bytes is a paragraph; lines in training
+corpora rarely have more than two sentences."""
 
 
 def segment_sentences(line: str) -> list[str]:
     """Splits a line into sentences; an empty line has none.
 
-    A sentence ends at ". ! ? …", and the quotes and brackets that close there, if white space and then no small letter
-    follow; at the Chinese and Japanese marks "。！？" in any context; at "। ۔ ؟". A point ends no sentence after a
-    title (Dr.), a single capital letter (J. Smith), letters with points between them (e.g., z.B., U.S.), a number of
-    one or two digits (German: am 3. Mai), and words such as "Fig." before a number. So two sentences stay together if
-    the first ends in such a word. Other abbreviations before a capital letter, sentences that begin with a small
-    letter, and languages that end sentences in another way (Thai, Lao) are not recognized.
+    A sentence ends at one of ". ! ? … । ۔ ؟" and any closing quotes or brackets, if they are followed by whitespace
+    and then by anything but a lower-case letter. The Chinese and Japanese marks "。！？" end a sentence in any context.
+    A full stop does not end a sentence after a title (Dr.), a single capital letter (J. Smith), letters with full stops
+    between them (e.g., z.B., U.S.), a number of one or two digits (German: am 3. Mai), or words such as "Fig." before a
+    number; two sentences are therefore not split if the first one ends in such a word. Not recognized are other
+    abbreviations before a capital letter, sentences that begin with a lower-case letter, and languages that mark the
+    end of a sentence in other ways (Thai, Lao).
     """
     pieces = []
     begin = 0
@@ -78,7 +79,7 @@ def segment_sentences(line: str) -> list[str]:
 
 
 def _ends_sentence(last_word: str, next_word: str) -> bool:
-    """Returns whether a sentence ends between two words, of which the first has the end mark."""
+    """Returns whether a sentence ends between two words, the first of which ends in sentence-final punctuation."""
     first_letter = next_word.lstrip(_OPENING)[:1]
     if first_letter.islower():
         return False
@@ -94,7 +95,7 @@ def _ends_sentence(last_word: str, next_word: str) -> bool:
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """Joins sentences by a space, but without one after a mark such as "。"; empty sentences are left out."""
+    """Joins nonempty sentences with spaces, but without a space after an East Asian mark such as "。"."""
     text = ""
     for sentence in sentences:
         if not sentence:
@@ -106,16 +107,16 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 
 def looks_like_paragraph(line: str) -> bool:
-    """Returns whether a line has much more text than the lines of a training corpus; see `PARAGRAPH_SENTENCES`."""
+    """Returns whether a line has more text than the usual line of a training corpus; see `PARAGRAPH_SENTENCES`."""
     is_long = len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES
     return is_long and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
 
 
 def looks_like_one_article(lines: Sequence[str]) -> bool:
-    """Returns whether lines look like the paragraphs of one article.
+    """Returns whether lines look like the paragraphs of a single article.
 
-    Such lines are short, and blank lines separate them at least twice. Lines that are whole articles are longer, and
-    blank lines between them are rare.
+    Paragraphs are short and separated by blank lines, of which at least two are required. If each line is a whole
+    article, lines are longer, and blank lines are rare.
     """
     text = "\n".join(line.strip() for line in lines)
     gaps = re.findall(r"\n{2,}", text.strip("\n"))
@@ -128,27 +129,27 @@ def looks_like_one_article(lines: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class JoinedTranslation:
-    """The translation of one line that was cut into parts."""
+    """The translation of a line that was split into parts."""
 
     text: str
     """The joined translations of the parts."""
     parts: list[Translation]
-    """Translations of the parts in their order; none for an empty line."""
+    """Translation of each part, in order; empty for an empty line."""
     kind: str
     """Kind of the parts: sentences or windows."""
     source: str = ""
-    """The whole line."""
+    """The complete line."""
     others: tuple["JoinedTranslation", ...] = ()
-    """The next best combinations of translations of the parts, if more than one is wanted."""
+    """The next best combinations of the parts' translations, if more than one result was requested."""
 
     @property
     def score(self) -> float:
-        """Sum of the scores of the parts."""
+        """Sum of the parts' scores."""
         return sum(part.score for part in self.parts)
 
     @property
     def log_prob(self) -> float:
-        """Sum of the log-probabilities of the parts, in nats."""
+        """Sum of the parts' log-probabilities, in nats."""
         return sum(part.log_prob for part in self.parts)
 
     @property
@@ -158,32 +159,33 @@ class JoinedTranslation:
 
     @property
     def finished(self) -> bool:
-        """False if the search of a part reached its length limit before EOS."""
+        """False if the search for any part reached its length limit before EOS."""
         return all(part.finished for part in self.parts)
 
     @property
     def missing_numbers(self) -> tuple[str, ...]:
-        """Numbers, URLs and e-mail addresses of the line that `text` lacks; see `numbers.missing_numbers`."""
+        """Numbers, URLs and e-mail addresses in the line that `text` lacks; see `numbers.missing_numbers`."""
         return missing_numbers(self.source, self.text)
 
 
 def best_combinations(
     alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool
 ) -> list[list[int]]:
-    """Chooses an alternative for each part, in the `count` combinations with the highest total score.
+    """Returns the `count` combinations of the parts' translations with the highest total scores.
 
-    This is exact: the beginning of one of the best combinations is among the best combinations of the first parts.
+    The result is exact, since each prefix of a best combination is itself among the best combinations for the same
+    parts.
 
     Args:
-        alternatives: translations of each part.
-        count: number of combinations.
-        cut_last: whether combinations with fewer translations that were cut at the length limit come first, as in a
-            search with `at_limit: behind`.
+        alternatives: the candidate translations of each part.
+        count: maximum number of combinations.
+        cut_last: whether to rank combinations first by how few of their translations were cut off at the length limit,
+            as in a search with `at_limit: behind`.
 
     Returns:
-        The index of the translation of each part, for each combination, best first.
+        The combinations, best first. Each one has the index of the chosen translation for every part.
     """
-    # minus cut translations, score, indices
+    # (minus the number of translations that were cut off, total score, indices)
     combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
     for translations in alternatives:
         extended = []
@@ -198,32 +200,32 @@ def best_combinations(
 
 @dataclass(frozen=True)
 class LongTextTranslator(ABC):
-    """Cuts each line into parts, translates the parts, and joins their translations to one line."""
+    """Splits each line into parts, translates the parts, and joins their translations into one line."""
 
     translator: Translator
     kind: ClassVar[str]
-    """Kind of the parts, in the plural."""
+    """What the parts are called in messages, in the plural."""
 
     @abstractmethod
     def cut(self, line: str) -> list[str]:
-        """Returns the parts of a line."""
+        """Splits a line into parts."""
 
     def join(self, parts: Sequence[Translation]) -> str:
-        """Joins the translations of the parts of a line."""
+        """Joins the translations of a line's parts."""
         return " ".join(part.text for part in parts if part.text)
 
     def stream(
         self, windows: Iterable[Sequence[str | Request]], need_copies: bool = False, n_best: int = 1
     ) -> Generator[list[JoinedTranslation], None, None]:
-        """Translates lines that arrive, in order; see `Translator.stream`.
+        """Translates lines that arrive in windows, in input order; see `Translator.stream`.
 
         The `n_best` results of a line are the combinations of its parts' `n_best` results with the highest total
         scores; all but the first are in `JoinedTranslation.others`. The prefix of a request applies to its first part,
-        and `must_not` to all parts.
+        and `must_not` applies to all parts.
         """
-        # lines without a result yet, and the number of their parts
+        # Lines that are not finished, each with its number of parts.
         lines: deque[tuple[str, int]] = deque()
-        # translations of the parts of the first of these lines
+        # N-best lists of the first unfinished line's parts.
         alternatives: list[list[Translation]] = []
         streamed = self.translator.stream(
             self._cut_windows(windows, lines), n_best, need_copies=need_copies
@@ -261,7 +263,10 @@ class LongTextTranslator(ABC):
     def _cut_windows(
         self, windows: Iterable[Sequence[str | Request]], lines: deque[tuple[str, int]]
     ) -> Iterator[list[str | Request]]:
-        """Yields the parts of the lines of each window, and adds these lines to `lines`; an empty line has one part."""
+        """Yields windows of parts, and appends each line and its number of parts to `lines`.
+
+        An empty line has no parts, but contributes an empty one so that it gets a result.
+        """
         for window in windows:
             window_parts: list[str | Request] = []
             for line in window:
@@ -277,7 +282,7 @@ class LongTextTranslator(ABC):
             yield window_parts
 
     def _cut_line(self, line: str) -> list[str]:
-        # the language of the line, which each part needs
+        # A line may begin with a language tag, which each part needs.
         tag = self.translator.tokenizers.src.tag(line)
         return [tag + part for part in self.cut(line[len(tag) :])]
 
@@ -300,7 +305,7 @@ class LongTextTranslator(ABC):
     def search(
         self, lines: Sequence[str | Request], need_copies: bool = False, n_best: int = 1
     ) -> list[JoinedTranslation]:
-        """Returns the translation of each line with its parts; see `stream` and `Translator.search`."""
+        """Returns the translation of each line, including its parts; see `stream` and `Translator.search`."""
         require_list(lines=lines)
         with closing(self.stream([lines], need_copies, n_best)) as groups:
             return [result for group in groups for result in group]
@@ -318,9 +323,9 @@ class LongTextTranslator(ABC):
     def translate(
         self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None
     ) -> str | list[str]:
-        """Returns the text for each line, or for a single string; the text for an empty line is empty.
+        """Returns the resulting text for each line, or for a single string; an empty line results in an empty text.
 
-        `terms` is a glossary for this call; the terms of a part are those that occur in it.
+        `terms` is a glossary for this call; its terms apply to the parts in which they occur.
         """
         if terms is not None:
             translator = self.translator.with_terms(terms)
@@ -347,20 +352,20 @@ class ParagraphTranslator(LongTextTranslator):
 
 @dataclass(frozen=True)
 class SummaryLimit:
-    """Maximum number of sentences and words of a summary, which keeps as many whole sentences as fit."""
+    """Maximum number of sentences and words in a summary, which keeps as many complete sentences as fit."""
 
     sentences: int | None = None
     words: int | None = None
 
     def shorten(self, summaries: Sequence[Translation]) -> str:
-        """Shortens the summary of an article, or the summaries of its windows, which are joined.
+        """Shortens an article's summary, or joins and shortens the summaries of its windows.
 
-        From several windows it takes the first sentence of each, then the second of each, and so on, as long as the
-        limits allow; they are written in the order of the article. An incomplete last sentence, cut by the length limit
-        of the search, is dropped unless it is the only one. If even the first sentence has too many words, it is cut
-        and ends in "…".
+        With several windows, it takes the first sentence of each, then the second of each, and so on, as long as the
+        limits allow; the result has them in the order of the article. A last sentence that is incomplete because the
+        search reached its length limit is dropped unless it is the only one. If even the first sentence has too many
+        words, it is truncated and ends in "…".
         """
-        # sentences of each window
+        # the sentences of each window's summary
         windows = [self._complete_sentences(summary) for summary in summaries]
         chosen: list[list[str]] = [[] for _ in windows]
         is_full = [False for _ in windows]
@@ -386,7 +391,8 @@ class SummaryLimit:
     @staticmethod
     def _complete_sentences(summary: Translation) -> list[str]:
         text = summary.text
-        # `segment_sentences` needs capitals. Lower-case text, and text with the tags of CNN/DailyMail, has other marks.
+        # `segment_sentences` needs capital letters. Lower-case text and text with the tags of CNN/DailyMail marks
+        # sentences in the plain way that `split_sentences` expects.
         has_plain_marks = text.islower() or "</" in text
         sentences = split_sentences(text) if has_plain_marks else segment_sentences(text)
         if not summary.finished and len(sentences) > 1 and not _SENTENCE_END.search(sentences[-1]):
@@ -395,37 +401,38 @@ class SummaryLimit:
 
 
 @cache
-def _word() -> re.Pattern[str]:
+def _word_pattern() -> re.Pattern[str]:
     unspaced = unspaced_class()
     return re.compile(rf"[{unspaced}]|(?=[^\s{unspaced}]*\w)[^\s{unspaced}]+")
 
 
 def count_words(text: str) -> int:
-    """Counts words between white space, without lone punctuation; a Chinese or Japanese character is a word."""
-    return sum(1 for _ in _word().finditer(text))
+    """Counts whitespace-separated words, ignoring lone punctuation; each Chinese or Japanese character is a word."""
+    return sum(1 for _ in _word_pattern().finditer(text))
 
 
 def first_words(text: str, count: int) -> str:
     """Returns the first `count` words of a text."""
-    words = list(islice(_word().finditer(text), count))
+    words = list(islice(_word_pattern().finditer(text), count))
     return text[: words[-1].end()]
 
 
 @dataclass(frozen=True)
 class Summarizer(LongTextTranslator):
-    """Summarizes articles in windows of whole sentences, or within limits of sentences and words.
+    """Summarizes articles, optionally window by window, and optionally within a limit of sentences or words.
 
-    Nothing of the article is left out, and nothing is read twice. But windows are summarized independently, so the
-    summary grows with the article and may repeat itself. Summarizing the summary makes it shorter. With windows,
-    `max_source_tokens` of the translator is ignored.
+    Windows consist of complete sentences and cover the article without overlaps. They are summarized independently, so
+    the summary grows with the article and may repeat itself; summarizing the summary makes it shorter. With windows,
+    the translator's `max_source_tokens` is ignored.
     """
 
     window: int | None = None
-    """Maximum number of tokens of a window; None: one window, as much of an article as the translator reads."""
+    """Maximum number of tokens in a window. None: a single window, with as much of an article as the translator reads.
+    """
     sentences: int | None = None
-    """Maximum number of sentences of a summary, see `SummaryLimit`."""
+    """Maximum number of sentences in a summary; see `SummaryLimit`."""
     words: int | None = None
-    """Maximum number of words of a summary."""
+    """Maximum number of words in a summary."""
     kind = "windows"
 
     summarize = LongTextTranslator.translate
@@ -433,7 +440,7 @@ class Summarizer(LongTextTranslator):
     def __post_init__(self) -> None:
         if self.window is not None:
             translator = replace(self.translator, max_source_tokens=None)
-            object.__setattr__(self, "translator", translator)  # the class is frozen
+            object.__setattr__(self, "translator", translator)  # the dataclass is frozen
 
     @override
     def join(self, parts: Sequence[Translation]) -> str:
@@ -443,16 +450,16 @@ class Summarizer(LongTextTranslator):
 
     @override
     def cut(self, line: str) -> list[str]:
-        """Returns the windows of an article, with as many sentences as fit into each; without `window` the article.
+        """Splits an article into windows of as many sentences as fit; returns the whole article if `window` is None.
 
-        Sentences are split by `split_sentences`. A sentence that is longer than a window is cut between words; a
-        word, as white space separates them, is never cut.
+        `split_sentences` finds the sentences. A sentence that is longer than a window is split between words, but
+        whitespace-separated words are never split.
         """
         if self.window is None:
             return [line] if line.strip() else []
         tokenizer = self.translator.tokenizers.src
         sentences = split_sentences(line)
-        # sentences, and parts of long ones, with their number of tokens
+        # Sentences and parts of long sentences, each with its number of tokens.
         pieces: list[tuple[str, int]] = []
         for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
             if len(ids) <= self.window:
@@ -466,7 +473,7 @@ class Summarizer(LongTextTranslator):
 
 
 def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
-    """Joins consecutive texts while their tokens fit into `size`; a text comes with its number of tokens."""
+    """Joins consecutive texts as long as they fit into `size` tokens; each text comes with its number of tokens."""
     packed: list[tuple[str, int]] = []
     for text, length in pieces:
         packed_text, packed_length = packed[-1] if packed else ("", 0)

@@ -1,4 +1,4 @@
-"""Numbers, URLs and e-mail addresses of a source that its translation lacks, compared by value."""
+"""Finds numbers, URLs and e-mail addresses in a source that its translation lacks; numbers are compared by value."""
 
 import html
 import re
@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 SMALL = 12
-"""Whole numbers up to this one are often written as words, or are months."""
+"""Whole numbers up to this limit are often written as words or as the name of a month."""
 
 _URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'`“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _SCHEME = re.compile(r"^https?://")
@@ -28,7 +28,7 @@ _ROMAN = re.compile(
 )
 _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _MULTIPLIER = re.compile(r"\s?[千百万萬億亿兆천백만억조]")
-"""Written after a number, these multiply it: 2万 is 20,000."""
+"""Characters that multiply the number before them: 2万 is 20,000."""
 _DECIMAL_MARKS = ".,٫"
 
 
@@ -38,26 +38,26 @@ class WrittenNumber:
 
     text: str
     value: Decimal | None
-    """None for several numbers, as in 28.11.2026."""
+    """Value of the number; None if the text consists of several numbers, as in 28.11.2026."""
     parts: tuple[Decimal, ...] = ()
-    """The numbers between its separators, if each of them may be a number of its own."""
+    """The numbers between the separators, if they may be separate numbers."""
     is_scaled: bool = False
-    """Whether a multiplier such as 万 follows."""
+    """Whether a multiplier such as 万 follows the number."""
 
     @property
     def is_small(self) -> bool:
-        """Whether it may be written as a word, see `SMALL`."""
+        """Whether a translation may write the number as a word; see `SMALL`."""
         return self.value is not None and self.value <= SMALL and self.value % 1 == 0
 
     @property
     def digits(self) -> str:
-        """The digits without leading and trailing zeros, which a multiplier does not change."""
+        """Digits without leading and trailing zeros; a multiplier does not change them."""
         digits = () if self.value is None else self.value.as_tuple().digits
         return "".join(map(str, digits)).strip("0")
 
     @property
     def values(self) -> tuple[Decimal, ...]:
-        """All values that the number may have."""
+        """All values that the text may stand for: the number itself and its parts."""
         return self.parts if self.value is None else (self.value, *self.parts)
 
 
@@ -77,7 +77,7 @@ class ClockTime:
 
 @dataclass(frozen=True)
 class _Figures:
-    """All numbers of a text."""
+    """All numbers and times of day in a text."""
 
     clocks: list[ClockTime]
     numbers: list[WrittenNumber]
@@ -100,7 +100,7 @@ class _Figures:
         return cls(clocks, numbers, values)
 
     def pairs(self) -> set[tuple[Decimal, Decimal]]:
-        """Returns pairs of consecutive numbers, which may be hour and minute."""
+        """Returns all pairs of consecutive numbers, each of which may be an hour and a minute."""
         pairs = {clock.values for clock in self.clocks}
         for number in self.numbers:
             pairs.update(pairwise(number.parts))
@@ -110,13 +110,13 @@ class _Figures:
 
 
 def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
-    """Returns the numbers, URLs and e-mail addresses of a source that its translation lacks, as the source has them.
+    """Returns the numbers, URLs and e-mail addresses that a translation lacks, as they are written in the source.
 
     Numbers are compared by value: "1,000", "1.000", "1 000" and digits of any script are equal, as are "3.5" and "3,5",
-    "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "1990s" and "90er", "20,000" and "2万". A number of
-    the translation in capital Roman letters counts too (XXe siècle). Whole numbers up to 12 may be words, or the name
-    of a month, so they are reported only if the translation has a number in their place. A multiplier in words
-    (million) is not understood.
+    "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "1990s" and "90er", "20,000" and "2万". Roman
+    numerals in the translation count too (XXe siècle). Whole numbers up to 12 may be translated by words or by the name
+    of a month, so they are reported only if the translation has another number instead. Multipliers that are written as
+    words (million) are not understood.
     """
     source = html.unescape(_TAG.sub("", source))
     translation = html.unescape(translation)
@@ -155,8 +155,8 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
             continue
         missing.append(number.text)
 
-    # Each number that only the translation has replaces a missing number of the source: first the large ones, which are
-    # reported above. If more are left, they replace small numbers, which then were not written as words.
+    # Assume that each number found only in the translation replaces a number of the source. They first account for the
+    # large numbers reported above. Any that remain replace small numbers, which therefore were not written as words.
     replacing = values - read.values
     small = [number for number in read.numbers if number.is_small and number.value not in values]
     if len(replacing) > len(missing):
@@ -169,7 +169,7 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
 
 
 def _decades(value: Decimal | None) -> set[Decimal]:
-    """Returns the other forms of a decade: 1990 (1890, 2090) for 90, and 90 for 1990."""
+    """Returns other ways of writing a decade: 1890, 1990 and 2090 for 90, and 90 for 1990."""
     if value is None or value % 10 != 0:
         return set()
     if 10 <= value <= 90:
@@ -196,7 +196,7 @@ def _read_number(text: str) -> WrittenNumber:
     separators = re.findall(r"\D", text)
     if not separators:
         return WrittenNumber(text, parts[0])
-    if _GROUPS.fullmatch(text):  # thousands, but 12 345 may also be two numbers
+    if _GROUPS.fullmatch(text):  # groups of thousands; but 12 345 may also be two numbers
         is_ambiguous = " " in separators
         value = Decimal(re.sub(r"\D", "", text))
         return WrittenNumber(text, value, parts=tuple(parts) if is_ambiguous else ())

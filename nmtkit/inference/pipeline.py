@@ -1,12 +1,12 @@
-"""From lines to translations in four stages: read -> encode -> decode -> write.
+"""Translates a stream of lines in four stages: read -> encode -> decode -> write.
 
     read     a thread reads windows of lines ahead
-    encode   the same thread cuts the lines into tokens and puts them into a queue, which holds a few windows
-    decode   one or more decoders take batches from the queue, lines of similar length together
-    write    decoded lines become translations, in the order of the input
+    encode   the same thread tokenizes the lines and puts them into a queue, which holds a few windows
+    decode   one or more decoders take batches of lines with similar lengths from the queue
+    write    hypotheses are converted to translations, in the order of the input
 
-`Pipeline` runs the stages, and `JobQueue` connects the second with the third. A line is one `Job` from the second
-stage to the last.
+`Pipeline` runs the stages, and `JobQueue` connects the second and third stages. From the second stage on, each line is
+a `Job`.
 """
 
 from __future__ import annotations
@@ -31,61 +31,62 @@ from nmtkit.inference.requests import Request
 from nmtkit.inference.result import EMPTY, Translation
 
 IDLE_SECONDS = 0.1
-"""Seconds that idle decoders wait for more lines before they end."""
+"""Seconds that idle decoders wait for more lines before they stop."""
 TYPICAL_BEAM = range(4, 17)
-"""Beam sizes for which the token budget of a batch is meant; wider beams get fewer sentences, narrower ones more."""
+"""Beam sizes for which a batch's token budget is designed; wider beams get fewer sentences, narrower beams more."""
 SIMILAR_SHARE = 0.75
-"""A sentence may fill a free slot of a batch if it has at least this share of the columns of the batch."""
+"""A sentence may fill a free slot in a batch if its length is at least this share of the batch's width."""
 PREFETCH_WINDOWS = 3
-"""Windows that are read ahead of the window whose results are being written."""
+"""Number of windows that are read ahead of the window whose results are being written."""
 
 Lines = Sequence[str | Rows | Request]
-"""A window of the input."""
+"""A window of input lines."""
 
 
 @dataclass
 class Job:
-    """A line between the input and its translations."""
+    """A line on its way through the pipeline."""
 
     number: int
-    """Position in the input, from 0."""
+    """Position in the input, counted from 0."""
     source: SourceLine
-    """The line as tokens, with the constraints on its translation."""
+    """The encoded line, with constraints on its translation."""
     hypotheses: Sequence[Hypothesis] | None = None
-    """Result of decoding, best first."""
+    """Result of the decoding stage, best first."""
     translations: list[Translation] | None = None
-    """Result of writing; for an empty line one empty translation."""
+    """Result of the writing stage; a single empty translation for an empty line."""
 
 
 class JobSource(Protocol):
-    """Gives jobs to a decoder. Both methods return an empty list if there are none."""
+    """Supplies jobs to a decoder. Both methods return an empty list if there are none."""
 
     def next_batch(self) -> list[Job]:
-        """Returns the jobs of a new batch, and waits for them if necessary; empty at the end."""
+        """Returns the jobs for a new batch, waiting for them if necessary; an empty list at the end of the input."""
         ...
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns at most `slots` jobs without requests whose sources fit into `columns` columns; does not wait."""
+        """Returns up to `slots` unconstrained jobs whose sources fit into `columns` columns; does not wait."""
         ...
 
 
 JobDecoder = Callable[[JobSource], Iterator[Job]]
-"""Decodes jobs until there are none, and yields each with its hypotheses, or already with its translations."""
+"""Decodes jobs until there are none left, and yields each with its hypotheses or, in a worker, its translations."""
 
 
 class Pipeline:
-    """Runs the four stages on lines that arrive in windows; `run` can be called once.
+    """Runs the four stages on lines that arrive in windows; `run` may be called only once.
 
     Lines are read and encoded a few windows ahead, so that no decoder waits at the end of a window. Only these windows
-    are in memory.
+    are held in memory.
 
     Args:
-        encode: cuts lines into tokens.
+        encode: tokenizes lines.
         queue: an empty queue for the encoded lines.
-        decoders: each is used by one thread.
-        write: makes the translations of a job that has hypotheses.
-        in_process: whether the decoders compute in this process on the CPU; if there are several, each has one core.
-        stop: ends decoders that are still busy, if that is possible.
+        decoders: decoders, each of which runs in its own thread.
+        write: converts a job's hypotheses to translations.
+        in_process: whether the decoders compute in this process on the CPU; each of several decoders then uses one
+            core.
+        stop: interrupts decoders that are still busy, if that is possible.
     """
 
     def __init__(
@@ -103,10 +104,10 @@ class Pipeline:
         self._write_job = write
         self._in_process = in_process
         self._stop = stop
-        # by number: decoded or empty lines that are not written yet
+        # Decoded or empty lines that have not been written yet, by number.
         self._finished: dict[int, Job] = {}
-        self._next = 0  # number of the line that is written next
-        # number after the last line of each window that is not fully written
+        self._next = 0  # number of the next line to write
+        # End (last line number + 1) of each window that has not been written completely.
         self._window_ends: deque[int] = deque()
         self._windows_to_read = Semaphore(PREFETCH_WINDOWS)
         self._input_error: BaseException | None = None
@@ -114,9 +115,9 @@ class Pipeline:
         self._is_abandoned = False
 
     def run(self, windows: Iterator[Lines]) -> Iterator[list[list[Translation]]]:
-        """Yields groups of translations in the order of the lines; close it if you do not read it to its end.
+        """Yields groups of translations in input order; close the generator if you do not exhaust it.
 
-        An error in the windows is raised after the results of the lines before it.
+        An exception raised by `windows` is re-raised after the results of all earlier lines.
         """
         Thread(target=self._read, args=(windows,), daemon=True).start()
         try:
@@ -127,15 +128,16 @@ class Pipeline:
                         group = self._write()
                         if group:
                             yield group
-                # the last lines may be empty, so that no decoder returns them
+                # Write trailing empty lines, which no decoder returns.
                 group = self._write()
                 if group:
                     yield group
             if self._input_error is not None:
                 raise self._input_error
         finally:
-            # Python aborts if it exits while a thread is inside a C++ library. The reading thread may still wait for a
-            # window, so it must not enter the tokenizer any more, and must not hold the last reference to the model.
+            # Python aborts if it exits while a thread is inside a C++ library. The reading thread may still be waiting
+            # for a window, so make sure that it never enters the tokenizer again nor holds the last reference to the
+            # model.
             with self._encoding:
                 self._is_abandoned = True
                 self._queue.close(drop=True)
@@ -150,8 +152,8 @@ class Pipeline:
             self._windows_to_read.release()
 
     def _read(self, windows: Iterator[Lines]) -> None:
-        """Reads windows ahead and has them encoded (first stage); the target of the reading thread."""
-        count = 0
+        """Reads windows ahead and encodes them (first and second stage); runs in the reading thread."""
+        lines_read = 0
         try:
             while self._windows_to_read.acquire() and not self._is_abandoned:
                 lines = next(windows, None)
@@ -160,8 +162,8 @@ class Pipeline:
                 with self._encoding:
                     if self._is_abandoned:
                         break
-                    self._encode(lines, count)
-                count += len(lines)
+                    self._encode(lines, lines_read)
+                lines_read += len(lines)
         except BaseException as fault:
             self._input_error = fault
         with self._encoding:
@@ -169,7 +171,7 @@ class Pipeline:
                 self._queue.close()
 
     def _encode(self, lines: Lines, first: int) -> None:
-        """Puts a window, numbered from `first`, into the queue (second stage); empty lines are finished at once."""
+        """Puts a window, numbered from `first`, into the queue (second stage); empty lines skip decoding."""
         jobs = []
         for number, source in enumerate(self._encode_lines(lines), start=first):
             job = Job(number, source)
@@ -181,7 +183,7 @@ class Pipeline:
         self._queue.put(jobs)
 
     def _decode(self) -> Generator[Job]:
-        """Yields jobs as they are decoded, until the queue is empty (third stage)."""
+        """Yields jobs as they are decoded, until the queue stays empty (third stage)."""
         decoders = self._decoders[: self._queue.start_decoders()]
         if not decoders:
             return
@@ -191,7 +193,7 @@ class Pipeline:
             yield from self._decode_in_threads(decoders)
 
     def _write(self) -> list[list[Translation]]:
-        """Returns the translations of the jobs whose predecessors have all been written (last stage)."""
+        """Returns the translations of finished jobs up to the first line that is not finished (last stage)."""
         group = []
         while True:
             job = self._finished.pop(self._next, None)
@@ -208,7 +210,7 @@ class Pipeline:
         return group
 
     def _decode_in_this_thread(self, decoder: JobDecoder) -> Iterator[Job]:
-        """Yields the jobs of one decoder. While the caller uses a job, torch has the caller's number of threads."""
+        """Yields a single decoder's jobs. Between jobs, torch's thread count is reset to the caller's setting."""
         lines = self._queue.lines_at_start
         jobs = decoder(self._queue)
         while True:
@@ -219,8 +221,8 @@ class Pipeline:
             yield job
 
     def _decode_in_threads(self, decoders: Sequence[JobDecoder]) -> Iterator[Job]:
-        """Yields the jobs of several decoders, or of worker processes; each decoder runs in a thread."""
-        # each decoder ends with None or its error
+        """Yields the jobs of several decoders or of worker processes; each decoder runs in its own thread."""
+        # Each decoder's last output is None, or an exception if it failed.
         outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()
         torch_threads = torch.get_num_threads()
         threads = [
@@ -254,7 +256,7 @@ class Pipeline:
         end: BaseException | None = None
         try:
             if self._in_process:
-                # The products of one decoding step are so small that two cores at the same product wait for each other.
+                # A decoding step's matrix products are so small that cores sharing one would mostly wait.
                 devices.use_one_thread()
             for job in decoder(self._queue):
                 outputs.put(job)
@@ -264,16 +266,16 @@ class Pipeline:
 
 
 class JobQueue:
-    """Holds encoded lines until they are decoded: window after window, in a window the longest line first.
+    """Holds encoded lines until they are decoded, window by window, and longest line first within a window.
 
-    Several decoders may take jobs while lines are added. The more hypotheses a sentence has, the fewer sentences are in
-    a batch.
+    Several decoders may take jobs while lines are being added. The more hypotheses a sentence has, the fewer sentences
+    a batch contains.
 
     Args:
-        reader: the model, for its batch budget.
-        device: where the decoders compute.
-        decoders: number of decoders that can run at the same time.
-        hypotheses: hypotheses per sentence.
+        reader: the model, which determines the batch budget.
+        device: the device on which the decoders compute.
+        decoders: number of decoders that can run concurrently.
+        hypotheses: number of hypotheses per sentence.
     """
 
     def __init__(
@@ -288,14 +290,14 @@ class JobQueue:
         self._changed = Condition()  # guards all attributes below and the windows
         self._has_new_window = False  # since the last call of `wait_for_window`
         self._is_closed = False
-        self._is_over = False  # all decoders are idle and end
-        self._running = 0  # decoders
-        self._idle = 0  # decoders that wait for a batch
+        self._is_over = False  # all decoders are idle and have to stop
+        self._running = 0  # number of decoders that were started
+        self._idle = 0  # number of decoders that wait for a batch
         self.lines_at_start = 0
-        """Lines in the queue at the last call of `start_decoders`."""
+        """Number of lines in the queue at the last call of `start_decoders`."""
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Adds a window, without its empty lines."""
+        """Adds a window's nonempty lines."""
         filled = [job for job in jobs if not job.source.is_empty]
         filled.sort(key=lambda job: -job.source.length)
         with self._changed:
@@ -305,7 +307,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def close(self, drop: bool = False) -> None:
-        """Ends the queue; `drop` also discards the lines in it."""
+        """Closes the queue; `drop` also discards the lines in it."""
         with self._changed:
             self._is_closed = True
             if drop:
@@ -313,7 +315,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def wait_for_window(self) -> bool:
-        """Waits for a window; returns False if the queue was closed and no window was added since the last call."""
+        """Waits for a window; returns False if the queue is closed and no window was added since the last call."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_new_window or self._is_closed)
             has_new_window = self._has_new_window
@@ -321,7 +323,7 @@ class JobQueue:
             return has_new_window
 
     def start_decoders(self) -> int:
-        """Returns the number of decoders to start now. They end together, when the queue stays empty."""
+        """Returns the number of decoders to start now. They all stop once the queue stays empty."""
         with self._changed:
             lines = sum(len(window) for window in self._windows)
             self.lines_at_start = lines
@@ -333,7 +335,7 @@ class JobQueue:
             return 0 if self._is_over else self._running
 
     def next_batch(self) -> list[Job]:
-        """Returns the longest lines of the first window; waits for a window, and returns none at the end."""
+        """Returns the longest lines of the first window, after waiting for one if necessary; none at the end."""
         with self._changed:
             self._wait_for_lines()
             if not self._windows:
@@ -343,7 +345,7 @@ class JobQueue:
             tokens_left = math.inf
             decoders = self._useful_decoders(len(window))
             if len(self._windows) == 1 and decoders > 1:
-                # The last window is shared by tokens, so that all decoders end at about the same time.
+                # Split the last window evenly by tokens, so that all decoders finish at about the same time.
                 tokens_left = sum(_counted_tokens(job) for job in window) / decoders
             jobs: list[Job] = []
             while window and len(jobs) < capacity and tokens_left > 0:
@@ -354,7 +356,7 @@ class JobQueue:
             return jobs
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns lines of the first window that are nearly as long as the batch, up to the first with a request."""
+        """Returns lines of the first window that are nearly as long as the batch is wide, up to a constrained line."""
         with self._changed:
             if not self._windows:
                 return []
@@ -369,12 +371,12 @@ class JobQueue:
             return jobs
 
     def slots(self, columns: int) -> int:
-        """Returns how many sentences of `columns` tokens make a batch."""
+        """Returns the number of sentences with `columns` tokens that fit into a batch."""
         budget = self._reader.batch_budget  # padded source tokens
-        if self._reader.batch_tokens:  # a limit that the user set is kept exactly
+        if self._reader.batch_tokens:  # a limit set by the user is observed exactly
             return max(1, budget // columns)
-        # A batch of long sentences may exceed the budget to have `_min_rows` rows, but at most `_max_overshoot` times.
-        # Very short sentences count as longer, so that a batch does not get too many of them.
+        # A batch of long sentences may exceed the budget by a factor of at most `_max_overshoot` to get `_min_rows`
+        # rows. Very short sentences count as longer, so that a batch does not get too many of them.
         length_for_min_rows = min(columns, budget // self._min_rows)
         counted_length = max(
             length_for_min_rows, columns // self._max_overshoot, inputs.MIN_COUNTED_LENGTH
@@ -385,11 +387,11 @@ class JobQueue:
         return max(1, slots)
 
     def _useful_decoders(self, lines: int) -> int:
-        """Returns how many decoders pay off for a number of lines."""
+        """Returns the number of decoders that pays off for a number of lines."""
         return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
 
     def _wait_for_lines(self) -> None:
-        """Waits for lines. Of idle decoders the last one waits for a limited time and then ends all of them."""
+        """Waits for lines. If all decoders are idle, the last one waits `IDLE_SECONDS`, and then stops all of them."""
         self._idle += 1
         while not (self._windows or self._is_closed or self._is_over):
             is_last = self._idle == self._running
@@ -405,27 +407,27 @@ class JobQueue:
 
 
 class SingleBatch:
-    """A `JobSource` that gives all its jobs as one batch."""
+    """A `JobSource` that supplies all of its jobs as a single batch."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = jobs
 
     def next_batch(self) -> list[Job]:
-        """Returns all jobs at the first call, then none."""
+        """Returns all jobs at the first call, and none afterwards."""
         jobs = self._jobs
         self._jobs = []
         return jobs
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns none: all jobs are in the batch."""
+        """Returns an empty list, since the batch contains all jobs."""
         return []
 
 
 def _columns(window: deque[Job]) -> int:
-    """Returns the tokens of the longest line of a window, EOS included."""
+    """Returns the length of the longest line in a window, including EOS."""
     return window[0].source.length + 1
 
 
 def _counted_tokens(job: Job) -> int:
-    """Returns the tokens of a source; an empty prompt, which has none, counts as one."""
+    """Returns the length of a source; an empty prompt counts as one token."""
     return max(1, job.source.length)

@@ -1,12 +1,13 @@
 """Noisy-channel reranking: Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for NMT".
 
-P(y|x) is proportional to P(x|y) P(y): a channel model, which translates back, measures how well a candidate y explains
-the source x, and a language model measures how good a text y is. Of the n best candidates of a direct model, the best
-has the highest
+P(y|x) is proportional to P(x|y) P(y): a channel model, which translates in the reverse direction, measures how well a
+candidate y explains the source x, and a language model measures how fluent y is. Reranking sorts the n-best list of a
+direct model by
 
     1/t log P(y|x) + lambda/s (log P(x|y) + log P(y)),
 
-where t and s are the numbers of tokens of y and x. Here each of the two models has a lambda, tuned on a validation set.
+where t and s are the numbers of tokens in y and x. Here the channel model and the language model have separate lambdas,
+which are tuned on a validation set.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,11 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics import METRICS, Options, score_all
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-"""Weights that tuning tries for each model."""
+"""Values that tuning tries for each lambda."""
 
 
 class ChannelWeights(Settings):
-    """The lambda of each model; the content of the file that `rerank --tune` writes."""
+    """The lambdas of the channel model and the language model, as saved by `rerank --tune`."""
 
     channel: float = Field(default=1.0, ge=0.0)
     lm: float = Field(default=1.0, ge=0.0)
@@ -31,7 +32,7 @@ class ChannelWeights(Settings):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A translation and its three log-probabilities, in nats per token."""
+    """A translation with its three normalized log-probabilities, in nats per token."""
 
     text: str
     direct: float
@@ -54,11 +55,11 @@ def score_candidates(
     channel: Translator,
     lm: Translator | None,
 ) -> list[list[Candidate]]:
-    """Scores the translations that a direct model found for each source by the channel and the language model.
+    """Scores a direct model's translations of each source with the channel model and the language model.
 
-    Empty translations are left out. If a source has no others, its only candidate is the empty one.
+    Drops empty translations, unless a source has no others: then its only candidate is the empty text.
     """
-    numbers = []  # the source of each translation
+    numbers = []  # index of each translation's source
     translations = []
     for number, n_best in enumerate(n_best_lists):
         for translation in n_best:
@@ -90,7 +91,7 @@ def score_candidates(
 
 
 def rerank(candidates: Sequence[Candidate], weights: ChannelWeights) -> list[Candidate]:
-    """Sorts candidates by score, best first; equal ones keep their order."""
+    """Sorts candidates by score, best first; the sort is stable."""
     return sorted(candidates, key=lambda candidate: -candidate.score(weights))
 
 
@@ -100,10 +101,10 @@ def tune_weights(
     metric: str,
     options: Options | None = None,
 ) -> tuple[ChannelWeights, float, float]:
-    """Searches the grid for the weights whose best candidates have the best score; of equal ones the smallest.
+    """Searches the grid for the weights whose top candidates get the best metric score; ties go to smaller weights.
 
     Returns:
-        The weights, their score, and the score of the direct model alone.
+        The weights, their metric score, and the score of the direct model alone.
     """
     sign = 1.0 if METRICS.get(metric).higher_is_better else -1.0
     scores: dict[ChannelWeights, float] = {}

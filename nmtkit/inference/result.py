@@ -1,4 +1,4 @@
-"""Result of one line: a translation or summary, and the words copied from its source."""
+"""The result for a line: a translation or summary, and the words copied from its source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,49 +17,50 @@ from nmtkit.inference.unknowns import Replacement
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one source line."""
+    """A translation of a source line."""
 
     text: str
     score: float
-    """Ranking score: log-probability with length and coverage penalties; with MBR the expected chrF or BLEU."""
+    """Ranking score: log-probability with length and coverage penalties, or the expected chrF or BLEU with MBR."""
     log_prob: float
-    """Sum over the target's tokens and EOS, in nats."""
+    """Log-probability, summed over the target tokens and EOS, in nats."""
     tokens: list[str]
     """Target tokens without EOS."""
     token_log_probs: list[float]
     """Log-probability of each token, EOS last."""
     src_tokens: list[str]
-    """Source tokens without EOS; for a model without a source the tokens of the prompt, with which `text` begins."""
+    """Source tokens without EOS; for a language model, the tokens of the prompt, with which `text` begins."""
     finished: bool = True
     """False if the search reached its length limit before EOS."""
     attention: NDArray[np.float32] | None = None
-    """`(T, S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
+    """Attention weights `(T, S)`: rows are `tokens` and EOS, columns are `src_tokens` and EOS."""
     replaced: list[Replacement] = field(default_factory=list)
-    """Unknown words of `tokens` that `text` has replaced; see `Translator.replacing_unknown`."""
+    """Unknown words in `tokens` that are replaced in `text`; see `Translator.replacing_unknown`."""
     p_gen: list[float] | None = None
-    """For each token, EOS last, the probability of generating instead of copying. None, here and below, if the model
-    does not copy, or if it was not requested."""
+    """Probability of generating instead of copying, for each token, EOS last. None if the model does not copy or if
+    copied words were not requested."""
     copied: list[int | None] | None = None
-    """For each of `tokens` the index in `src_tokens` of its origin, or None; see `copied_positions`."""
+    """Index in `src_tokens` from which each of `tokens` was copied, or None for a generated token; see
+    `copied_positions`. None under the same conditions as `p_gen`."""
     src_left_out: int = 0
-    """Number of tokens at the end of the source that were not read; see `TextModel.max_source_tokens`."""
+    """Number of tokens that were truncated from the end of the source; see `TextModel.max_source_tokens`."""
     unmet_constraints: tuple[str, ...] = ()
-    """Messages about terms that `text` lacks, or contains though it must not."""
+    """Messages about required terms that `text` lacks and forbidden terms that it contains."""
     source: str = ""
-    """The line that was translated."""
+    """The source line."""
     request: Request | None = None
     """Constraints on the translation; None if there were none."""
 
     @property
     def missing_numbers(self) -> tuple[str, ...]:
-        """Numbers, URLs and e-mail addresses of the source that `text` lacks; see `numbers.missing_numbers`."""
+        """Numbers, URLs and e-mail addresses in the source that `text` lacks; see `numbers.missing_numbers`."""
         return missing_numbers(self.source, self.text)
 
 
 def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) -> list[Translation]:
-    """Returns the results for a line, each text once; for minimum Bayes risk (MBR) by their expected utility.
+    """Drops candidates with duplicate texts; for minimum Bayes risk (MBR), also sorts them by expected utility.
 
-    See `nmtkit.metrics.mbr`. A sample that was drawn several times has a higher weight.
+    See `nmtkit.metrics.mbr`. The weight of a sample is the number of times it was drawn.
     """
     by_text: dict[str, Translation] = {}  # the first candidate with each text
     counts: dict[str, int] = {}
@@ -81,7 +82,7 @@ EMPTY = Translation("", 0.0, 0.0, [], [], [])
 
 
 class Ranked(Protocol):
-    """A result of a line with its score: a `Translation`, or one joined from parts."""
+    """A scored result for a line: a `Translation` or a `JoinedTranslation`."""
 
     @property
     def text(self) -> str:
@@ -97,14 +98,15 @@ class Ranked(Protocol):
 
     @property
     def tokens(self) -> list[str]:
-        """Target pieces."""
+        """Target tokens without EOS."""
 
 
 def moses_line(number: int, result: Ranked) -> str:
-    """Returns a result as a line of a Moses n-best list, which Marian writes too and rerankers read.
+    """Formats a result as a line of a Moses n-best list, the format that Marian also writes and that rerankers read.
 
-    "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the number of the source line, from 0, the
-    log-probability in nats, and the number of target tokens without EOS. A "|||" in the text is escaped as in Moses.
+    The line is "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE" with the number of the source line, counted from 0,
+    the log-probability in nats, and the number of target tokens without EOS. A "|||" in the text is escaped as in
+    Moses.
     """
     text = result.text.replace("|||", "&#124;&#124;&#124;")
     features = f"LogProb= {result.log_prob:.6f} Length= {len(result.tokens)}"
@@ -113,7 +115,7 @@ def moses_line(number: int, result: Ranked) -> str:
 
 @dataclass(frozen=True)
 class CopiedSpan:
-    """Consecutive target tokens that were copied from consecutive source tokens. Ranges are (first, last + 1)."""
+    """Consecutive target tokens that were copied from consecutive source tokens. Ranges are half-open."""
 
     text: str
     tokens: tuple[int, int]
@@ -121,7 +123,7 @@ class CopiedSpan:
     source_tokens: tuple[int, int]
     """Range of source tokens."""
     source_words: tuple[int, int]
-    """Range of the white-space separated words that contain the source tokens."""
+    """Range of the whitespace-separated words that contain the source tokens."""
 
 
 def copied_positions(
@@ -134,15 +136,15 @@ def copied_positions(
     """Returns the source position that each target token was copied from, or None if the token was generated.
 
     A model that copies gives a token w the probability p_gen * P_vocab(w) + (1 - p_gen) * sum of a_i over the source
-    positions i with word w (See et al. 2017, equation 9). The token counts as copied if the second part is larger than
-    the first: more than half of the probability. Its position is the first one with the most attention. A word that the
-    vocabulary lacks is always copied.
+    positions i with word w (See et al. 2017, equation 9). The token counts as copied if the second term contributes
+    more than half of the probability. Its source position is the most attended position with word w, the first one if
+    several are equal. A word that the vocabulary lacks is always copied.
 
     Args:
         ids: T extended ids, without EOS.
-        log_probs: log-probability of each token; here and below, values after the T-th are ignored.
+        log_probs: log-probability of each token. Here and below, values after the first T are ignored.
         p_gen: generation probability of each token.
-        attention: weights `(T, S)`; columns after the S-th are ignored.
+        attention: weights `(T, S)`; columns after the first S are ignored.
         src_extended: S extended ids of the source, without EOS.
     """
     target_length = len(ids)
@@ -168,10 +170,10 @@ def copied_spans(
     src_tokens: Sequence[str],
     copied: Sequence[int | None],
 ) -> list[CopiedSpan]:
-    """Joins copied tokens into spans: a span ends where the next token was not copied from the next source token.
+    """Joins copied tokens into spans; a span continues as long as the tokens come from consecutive source positions.
 
     Args:
-        tokenizer: the target's.
+        tokenizer: the target tokenizer.
         tokens: target tokens.
         src_tokens: source tokens.
         copied: result of `copied_positions`.

@@ -1,8 +1,9 @@
-"""Synthetic parallel text: a text and its filtered translations; the work can be stopped and resumed.
+"""Writes synthetic parallel corpora, a text and its filtered translations; an interrupted run can be resumed.
 
 Back-translation (Sennrich et al. 2016, "Improving neural machine translation models with monolingual data") translates
-text of the target language with a model of the other direction: the translations are sources. Forward translation, the
-sequence-level distillation of Kim and Rush 2016, translates sources: the translations are targets.
+text in the target language with a model for the reverse direction; the translations serve as sources. Forward
+translation, used in sequence-level distillation (Kim and Rush 2016), translates sources; the translations serve as
+targets.
 """
 
 import hashlib
@@ -21,15 +22,15 @@ from nmtkit.inference.result import Translation
 
 @dataclass(frozen=True)
 class SyntheticFilter:
-    """Limits for pairs; pairs with an empty side, or with a cut translation, are always left out."""
+    """Limits for pairs. Pairs with an empty side or with an unfinished translation are always left out."""
 
     max_ratio: float
-    """Maximum ratio of the tokens of the longer and the shorter side."""
+    """Maximum ratio between the token counts of the longer and the shorter side."""
     min_log_prob: float | None = None
-    """Minimum log-probability per token, EOS included, in nats; None: no limit."""
+    """Minimum log-probability per token, including EOS, in nats; None for no limit."""
 
     def fault(self, line: str, translation: Translation) -> str | None:
-        """Returns in a few words why a pair is left out; None if it is written."""
+        """Returns a short reason for leaving out a pair; None if the pair is to be written."""
         if not line.strip() or not translation.text.strip():
             return "empty"
         if not translation.finished:
@@ -46,26 +47,26 @@ class SyntheticFilter:
 
 @dataclass
 class SyntheticCorpus:
-    """The files `src.txt` and `tgt.txt` of a folder, and `progress.json`, which records how much of them is written.
+    """A folder with the corpus files `src.txt` and `tgt.txt`, and with `progress.json`, which records the progress.
 
-    After a stop, lines that were translated are not translated again. The text and the settings must not have changed.
+    A resumed run continues after the last recorded line. The text and the settings must not have changed.
     """
 
     folder: Path
     settings: Mapping[str, Any]
     """Everything that the translations depend on, as JSON values."""
     forward: bool = False
-    """Whether the translations are targets."""
+    """Whether the translations are targets instead of sources."""
     read: int = 0
-    """Number of lines of the text that are finished."""
+    """Number of finished input lines, whether their pairs were written or left out."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Number of pairs that were left out, by fault."""
+    """Number of pairs that were left out, by reason."""
     over: bool = False
-    """Whether the text was read to its end."""
+    """Whether all of the text is finished."""
 
     def __post_init__(self) -> None:
-        self._text_hash = hashlib.sha256()  # of the lines that are finished
-        self._expected_hash = ""  # the same, as recorded
+        self._text_hash = hashlib.sha256()  # hash of the finished lines
+        self._expected_hash = ""  # hash recorded by the interrupted run
         self._sizes = [0, 0]  # recorded sizes of the two files, in bytes
         path = self.folder / "progress.json"
         if not path.exists():
@@ -93,7 +94,7 @@ class SyntheticCorpus:
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        """The files of sources and of targets."""
+        """Paths of the source file and the target file."""
         return self.folder / "src.txt", self.folder / "tgt.txt"
 
     @property
@@ -102,14 +103,14 @@ class SyntheticCorpus:
         return self.read - self.left_out.total()
 
     def to_translate(self, windows: Iterator[list[str]]) -> Iterator[list[str]]:
-        """Yields windows of lines to translate; finished lines are replaced by empty ones.
+        """Yields windows of lines to translate, with finished lines replaced by empty ones.
 
-        So all lines keep their numbers, on which samples depend.
+        All lines thus keep their numbers, which seed the random samples.
 
         Raises:
-            DataError: the text is not the one with which the corpus was begun.
+            DataError: the text differs from the one with which the corpus was begun.
         """
-        left = self.read  # finished lines that are still to come
+        left = self.read  # number of finished lines that have not been skipped yet
         for window in windows:
             skipped = min(left, len(window))
             self._add_text(window[:skipped])
@@ -127,17 +128,17 @@ class SyntheticCorpus:
     def write(
         self, results: Iterator[Sequence[tuple[str, Translation]]], keep: SyntheticFilter
     ) -> Iterator[int]:
-        """Writes pairs of lines and translations; yields the number of lines of each group.
+        """Writes pairs of lines and translations, and yields the number of new lines in each group.
 
         Args:
-            results: groups of lines and their translations. The first `read` lines are finished, and are skipped.
-            keep: the filter for pairs.
+            results: groups of lines and their translations. The first `read` lines, already finished, are skipped.
+            keep: decides which pairs are written.
         """
         with write_errors(self.folder), ExitStack() as stack:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = [stack.enter_context(open(path, "ab")) for path in self.paths]
             lock_alone(files[0].fileno(), self.folder)
-            # Text after the last record was written before a stop, and is translated again.
+            # Drop text that an interrupted run wrote without recording it; it is translated again.
             for file, size in zip(files, self._sizes, strict=True):
                 file.truncate(size)
                 file.seek(size)
@@ -149,7 +150,8 @@ class SyntheticCorpus:
                     self._write_pair(files, line, translation, keep=keep)
                 self.read += len(new)
                 self._add_text([line for line, _ in new])
-                if new:  # before that, the hash may not cover all finished lines yet
+                # While lines are still being skipped, the hash may not cover all finished lines yet.
+                if new:
                     self._save(files)
                 yield len(new)
             self.over = True
@@ -190,6 +192,6 @@ class SyntheticCorpus:
 
 
 def describe_faults(left_out: Mapping[str, int]) -> str:
-    """Returns how many pairs were left out for which reason, the most frequent reason first."""
+    """Lists how many pairs were left out for each reason, most frequent first."""
     faults = sorted(left_out.items(), key=lambda item: -item[1])
     return ", ".join(f"{count:,} {fault}" for fault, count in faults)

@@ -1,4 +1,7 @@
-"""Text to text for any model: n-best lists, scores, attention and copied words, in the order of the input."""
+"""`Translator`: searches with any model that writes text, and rescores given translations.
+
+Results come in the order of the input, as n-best lists with scores and, on request, attention and copied words.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -60,43 +63,43 @@ if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
 
 WORKERS_PER_WINDOW = 8
-"""One window is read for each this many worker processes."""
+"""Lines are read one window at a time, plus another window for every further group of this many workers."""
 FIRST_LINES = 64
-"""The first lines of the input make a small window, so that the first results come early."""
+"""Size of the first window of a stream, which is small so that the first results come early."""
 
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What a search returns for each line, see `Translator.search`."""
+    """Outputs that a search returns for each line; see `Translator.search`."""
 
     n_best: int
     attention: bool
     copies: bool
     log_probs: bool
-    """Whether an external engine must compute the log-probabilities of tokens; nmtkit always does."""
+    """Whether an external engine must compute token log-probabilities; nmtkit's own search always does."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translator(TextModel):
-    """A model with its tokenizers and search settings; `dataclasses.replace` makes a changed copy."""
+    """A model with its tokenizers and search settings; use `dataclasses.replace` to change a setting in a copy."""
 
     config: SearchConfig
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""
     workers: Workers | None = None
-    """Processes that search for many lines instead of this one; see `Workers.should_use`."""
+    """Worker processes, which search instead of this process if there are many lines; see `Workers.should_use`."""
     shortlist: Shortlist | None = None
-    """The only candidates of a search, on the model's device."""
+    """Restricts the search to these target tokens; on the model's device."""
     steps: StepMode = "auto"
-    """Whether the steps of a search are captured as CUDA graphs."""
+    """How decoding steps run, e.g. as captured CUDA graphs; see `StepMode`."""
     terminology: Terminology | None = None
-    """Terms that a translation must contain if its source does."""
+    """Glossary: if a source contains one of its terms, the translation must contain the term's translation."""
     external_engine: ExternalEngine | None = None
-    """Another library that searches instead of `nmtkit.decoding`."""
+    """Library that searches instead of `nmtkit.decoding`."""
     falls_back: bool = True
-    """Whether `nmtkit.decoding` searches where the external engine cannot; otherwise that raises an NmtkitError."""
+    """Whether `nmtkit.decoding` takes over searches that the external engine cannot run, instead of an NmtkitError."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
-    """Engines of earlier searches; the CUDA graphs that they captured serve the next search."""
+    """Engines of earlier searches, kept so that later searches reuse their captured CUDA graphs."""
 
     @staticmethod
     @with_keywords
@@ -108,14 +111,14 @@ class Translator(TextModel):
     ) -> "Translator":
         """Opens a trained run.
 
-        `options` are the other fields of `nmtkit.inference.loading.options.DecodingOptions`, which explains them, and
-        the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as `beam_size`; by default they
-        are as in the recipe. `inspect.signature` lists all of them.
+        Further keyword arguments are the other fields of `nmtkit.inference.loading.options.DecodingOptions`, where they
+        are explained, and the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as
+        `beam_size`, which default to the recipe's values. `inspect.signature` lists all keywords.
 
         Raises:
-            TypeError: an option has no such name.
+            TypeError: a keyword is not the name of an option.
         """
-        # imports this module
+        # Imported here because `opening` imports this module.
         from nmtkit.inference.loading.opening import as_translator, load_from_options
 
         return as_translator(
@@ -137,9 +140,9 @@ class Translator(TextModel):
     ) -> str | list[str]:
         """Returns the best translation of each line, or of a single string.
 
-        The translation of an empty line is empty. `search` also reports sources that were cut; it explains how cores
-        are used. A model without a source continues the line, which is then the beginning of the text; if the line is
-        empty, it writes a text from nothing. `terms` is a glossary for this call, see `with_terms`.
+        The translation of an empty line is empty. A language model continues the line as a prompt; an empty prompt
+        makes it write a text from scratch. `terms` is a glossary for this call; see `with_terms`. Use `search` to find
+        out whether sources were truncated; its docstring explains how CPU cores are used.
         """
         if terms is not None:
             return self.with_terms(terms).translate(lines)
@@ -162,21 +165,21 @@ class Translator(TextModel):
         """Returns the `n_best` translations of every line, best first; an empty line has one empty translation.
 
         Args:
-            lines: what the model reads: text, or rows of numbers `(R, F)`; for a model without a source the prompt that
-                it continues. A `Request` adds constraints on the translation.
-            n_best: at most the beam size.
-            need_attention: whether to return the attention; then, as with `need_copies`, a model that copies also
-                returns which words it copied, and its p_gen.
-            need_copies: whether to return copied words.
-            need_log_probs: without it, the log-probabilities of tokens may be NaN, which saves CTranslate2 a forward
-                pass.
+            lines: the model's inputs: text, rows of numbers `(R, F)`, or prompts for a language model to continue.
+                A `Request` adds constraints on the translation.
+            n_best: number of translations per line, at most the beam size.
+            need_attention: whether to return the attention. A model that copies then also returns its p_gen and the
+                positions of copied words, as with `need_copies`.
+            need_copies: whether to return p_gen and the positions of copied words.
+            need_log_probs: whether token log-probabilities are needed; if not, they may be NaN, which saves CTranslate2
+                a forward pass.
 
-        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process if it can fork,
-        otherwise by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
+        Many lines are searched on all CPU cores, as in `nmtkit translate`: by forks of this process if it can fork,
+        otherwise by threads. Scripts need no `if __name__ == "__main__"` guard. The method is thread-safe.
         """
         require_list(lines=lines)
         requests = [
-            Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)
+            Request.from_line(line, f"line {number}") for number, line in enumerate(lines, start=1)
         ]
         outputs = _Outputs(
             n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_log_probs
@@ -191,7 +194,7 @@ class Translator(TextModel):
         return translations
 
     def _search_single(self, request: Request, outputs: _Outputs) -> list[Translation]:
-        """Searches for one line without the queue and the threads that many lines need."""
+        """Searches for one line directly, without the queue and threads of `_stream_lines`."""
         devices.note_thread()
         (source,) = self._encode_lines([request])
         if source.is_empty:
@@ -208,12 +211,12 @@ class Translator(TextModel):
         need_attention: bool = False,
         need_copies: bool = False,
     ) -> Generator[list[list[Translation]], None, None]:
-        """Yields the results of `search` for lines that arrive in windows, in order, in groups as they are finished.
+        """Searches for lines that arrive in windows; yields their results in input order, in groups as they finish.
 
-        A thread reads a few windows ahead; no more are in memory. Lines of one window are searched together, so it
-        should have all lines that are available. Close the generator if you do not read it to its end. An error in the
-        windows, or a request that cannot be met, is raised after the results of the lines before it. Without
-        `need_copies` the log-probabilities of tokens may be NaN.
+        A thread reads a few windows ahead, and only these are held in memory. Lines of one window are searched
+        together, so a window should have all lines that are available. Close the generator if you do not exhaust it.
+        An exception raised by `windows`, or by a request that cannot be met, is re-raised after the results of all
+        earlier lines. Without `need_copies`, token log-probabilities may be NaN.
         """
         remaining = iter(windows)
         first = next(remaining, [])
@@ -228,7 +231,7 @@ class Translator(TextModel):
     def _stream_lines(
         self, windows: Iterator[Lines], outputs: _Outputs, available: int
     ) -> Generator[list[list[Translation]], None, None]:
-        """Streams windows; `available` is the number of lines that are available at once."""
+        """Streams windows through worker processes if that pays off for `available` lines, else through threads."""
         decoder = self._build_decoder(outputs)
         workers = self.workers
         if workers is not None and workers.should_use(available):
@@ -242,7 +245,7 @@ class Translator(TextModel):
         write = partial(self._translations, outputs=outputs)
         make_decoder: Callable[[str], JobDecoder]
         if workers.open_translator is None:
-            pack_weights(self.model)  # once for all forks
+            pack_weights(self.model)  # before forking, so that all forks share the packed weights
             forked_decoder = _with_translations(decoder, write)
 
             def make_decoder(_device: str) -> JobDecoder:
@@ -278,7 +281,7 @@ class Translator(TextModel):
         hypotheses = self.config.n_hypotheses
         if self.external_engine is not None:
             decoders = self.external_engine.searches
-            # the library fills its batches; a narrow beam needs no more
+            # The library fills its batches by itself, so a narrow beam does not need larger ones.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
         pipeline = Pipeline(
             encode=self._encode_lines,
@@ -293,7 +296,7 @@ class Translator(TextModel):
 
     def _encode_lines(self, lines: Lines) -> list[SourceLine]:
         return self.encode_requests(
-            [Request.of(line) for line in lines], self.terminology, self.config
+            [Request.from_line(line) for line in lines], self.terminology, self.config
         )
 
     @override
@@ -310,7 +313,7 @@ class Translator(TextModel):
         return cast(Decoder, super().model)
 
     def token_classes(self) -> TokenClasses:
-        """Returns what the rules of a search must know of tokens."""
+        """Returns the token properties that decoding rules and constraints need."""
         rule = None
         if self.config.rule is not None:
             rule = RULES.get(self.config.rule).from_tokenizers(self.tokenizers, self.device)
@@ -318,7 +321,7 @@ class Translator(TextModel):
         return TokenClasses(word_starts=cache(find_word_starts), rule=rule)
 
     def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
-        """Returns the decoder of the external engine if it can search; otherwise nmtkit's."""
+        """Returns the external engine's decoder if the engine supports the search, otherwise nmtkit's."""
         engine = self.external_engine
         if engine is None:
             return self._nmtkit_decoder(outputs)
@@ -343,13 +346,13 @@ class Translator(TextModel):
             raise NmtkitError(f"{reason}; leave that out, or take `--engine auto`")
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
-        """Returns how many hypotheses the engine must return; reranking (e.g. MBR) needs all of them."""
+        """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""
         if self.config.needs_all_hypotheses:
             return max(outputs.n_best, self.config.n_hypotheses)
         return outputs.n_best
 
     def _nmtkit_decoder(self, outputs: _Outputs) -> JobDecoder:
-        key = replace(outputs, log_probs=False)  # nmtkit always returns them
+        key = replace(outputs, log_probs=False)  # nmtkit returns log-probabilities in any case
         engine = self._engines.get(key)
         if engine is None:
             need_copies = outputs.copies and self.outline.config.copies
@@ -366,7 +369,7 @@ class Translator(TextModel):
 
         def decode(source: JobSource) -> Iterator[Job]:
             batches = _Batches(self.outline, self.device, source)
-            # On a CPU, free slots are not refilled: a step takes as long per row with few rows as with many.
+            # On a CPU, refilling free slots gains nothing: the time per row does not depend on the number of rows.
             for number, hypotheses in engine.run(batches, refill=self.device.type != "cpu"):
                 job = batches.unfinished.pop(number)
                 job.hypotheses = hypotheses
@@ -404,7 +407,7 @@ class Translator(TextModel):
         return decode
 
     def _translations(self, job: Job, outputs: _Outputs) -> list[Translation]:
-        """Returns the translations of a job that has been decoded."""
+        """Converts a decoded job's hypotheses to translations."""
         assert job.hypotheses is not None
         source = job.source
         translations = []
@@ -447,10 +450,10 @@ class Translator(TextModel):
         return lines * max(1, windows)
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
-        """Returns a translator that replaces unknown words by source words, or by their dictionary translations.
+        """Returns a translator that replaces unknown words with source words or their dictionary translations.
 
-        See `UnknownReplacer`. `Translation.text` has the replacements, `Translation.replaced` lists them, and
-        `Translation.tokens` has still the model's tokens. The search may write the unknown word, even if the recipe
+        See `UnknownReplacer`. `Translation.text` contains the replacements, `Translation.replaced` lists them, and
+        `Translation.tokens` still has the model's tokens. The search may generate the unknown word even if the recipe
         forbids it.
         """
         self.require_attention("find the source of unknown words by")
@@ -458,30 +461,31 @@ class Translator(TextModel):
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
     def with_terms(self, terms: Mapping[str, str]) -> "Translator":
-        """Returns a translator that writes the target term wherever a source has the source term, as whole words.
+        """Returns a translator that uses a glossary: where a source has a source term, it writes the target term.
 
-        The terms are added to `terminology`, and replace its entries for the same source terms. See `Terminology`.
+        Terms match whole words; see `Terminology`. The entries are added to `terminology`, and override its entries
+        for the same source terms.
         """
         self.config.reject_constraints()
         entries = dict(terms)
         if self.terminology is not None:
             entries = self.terminology.entries | entries
         translator = replace(self, terminology=Terminology(entries))
-        # Engines do not depend on terms: sharing them makes a glossary for each call cheap. The class is frozen.
+        # Engines do not depend on terms, so sharing them makes a glossary per call cheap. The dataclass is frozen.
         object.__setattr__(translator, "_engines", self._engines)
         return translator
 
     def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
-        """Returns how much log-probability the terms of each translation cost, in nats.
+        """Returns how much log-probability each translation loses because of its terms, in nats.
 
-        The cost is the log-probability of the best translation without terms, found by a second search, minus the
-        log-probability of the given translation. About 3 nats are usual for a word that the model would not choose.
-        A much higher cost means that the model does not know the term, and that the sentence around it may be damaged.
+        A second search finds the best translation without terms; the cost is its log-probability minus that of the
+        given translation. About 3 nats are typical for a word that the model would not choose by itself. A much higher
+        cost means that the model does not know the term, and that the rest of the sentence may have suffered.
         """
         requests = []
         for translation in translations:
             line = translation.source if translation.request is None else translation.request
-            requests.append(replace(Request.of(line), must=(), must_not=()))
+            requests.append(replace(Request.from_line(line), must=(), must_not=()))
         results = replace(self, terminology=None).search(requests)
         costs = []
         for unconstrained, translation in zip(results, translations, strict=True):
@@ -489,7 +493,7 @@ class Translator(TextModel):
         return costs
 
     def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
-        """Returns a hypothesis for a source as text."""
+        """Converts a hypothesis to a `Translation` of its source."""
         tokenizer = self.tokenizers.tgt
         copied = None
         if (
@@ -529,13 +533,13 @@ class Translator(TextModel):
         need_attention: bool = False,
         first: int = 1,
     ) -> list[Translation]:
-        """Scores given translations: returns the same numbers as a search that had found the same tokens.
+        """Scores given translations with the same scores that a search would give to the same tokens.
 
         Args:
-            sources: source lines; for a model without a source, prompts that the targets continue.
-            targets: their translations. The tokenizer segments a text, maybe otherwise than a search built it; a
-                `Translation` keeps its tokens, and has no EOS if it is not finished. An empty target consists of EOS; a
-                pair of two empty sides has score 0, as an empty line in `search`.
+            sources: source lines; for a language model, prompts that the targets continue.
+            targets: a translation of each source. Text is tokenized, perhaps not into the tokens that a search would
+                choose; a `Translation` keeps its tokens, and is scored without EOS if it is unfinished. An empty target
+                consists of EOS only; if both sides are empty, the score is 0, as for an empty line in `search`.
             need_attention: whether to return the attention, and copied words if the model copies.
             first: number of the first pair, for messages.
         """
@@ -560,11 +564,11 @@ class Translator(TextModel):
                 for row, number in enumerate(numbers):
                     source = src_lines[number]
                     target = tgt_lines[number]
-                    # A row of the batch has the prompt, the target, and EOS if the target is finished.
+                    # A row of the batch consists of the prompt, the target and, if the target is finished, EOS.
                     prompt = source.ids if source.is_prompt else []
                     positions = slice(len(prompt), len(prompt) + len(target.ids) + finished[number])
                     token_log_probs = log_probs[row, positions].double()  # (T,)
-                    # What the search has no choice about costs nothing: a forced prefix, and EOS at the length limit.
+                    # Tokens that the search cannot choose are free: a forced prefix, and EOS at the length limit.
                     prefix = list(source.prefix)
                     if self.config.certain_prefix and target.ids[: len(prefix)] == prefix:
                         token_log_probs[: len(prefix)] = 0.0
@@ -596,9 +600,9 @@ class Translator(TextModel):
         return translations
 
     def _length_limits(self, batch: Batch) -> list[int]:
-        """Returns the most tokens that a search could write for each sentence of a batch, EOS included."""
+        """Returns the maximum number of tokens, including EOS, that a search could generate for each sentence."""
         config = self.config
-        # the limit is not a multiple of the number of rows, or of the prompt's length
+        # Without a source text, the limit does not depend on the input's length (rows of features, or a prompt).
         if not batch.reads_text:
             config = config.changed({"max_length_ratio": 0.0})
         limits: list[int] = max_lengths(config, batch.lengths, None).tolist()
@@ -630,12 +634,12 @@ class Translator(TextModel):
         targets: Sequence[str | None] | None = None,
         subwords: bool = False,
     ) -> "list[AttentionPicture]":
-        """Returns the attention of each pair as a picture.
+        """Returns a picture of the attention for each pair.
 
         Args:
             sources: source lines.
-            targets: their translations; the model translates a source whose target is None.
-            subwords: whether to show the tokens of the model instead of words with their punctuation.
+            targets: a translation of each source, or None to have the model translate it.
+            subwords: whether to show the model's tokens instead of words with their punctuation.
         """
         self.require_attention("draw")
         translations = self._given_or_searched(sources, targets, need_attention=True)
@@ -648,10 +652,10 @@ class Translator(TextModel):
     def head_pictures(
         self, sources: Sequence[str], targets: Sequence[str | None] | None = None
     ) -> "list[HeadsPicture]":
-        """Returns the attention of every head of every layer of a Transformer, for each pair, by tokens.
+        """Returns each pair's token-level attention in every head of every layer of a Transformer.
 
-        Row t of `decoder` and `cross` is the attention in the step that *writes* target token t. The model translates a
-        source whose target is None.
+        Row t of `decoder` and `cross` is the attention in the step that *writes* target token t. A source whose target
+        is None is translated by the model.
         """
         attention_views.require_heads(self)  # before the search
         translations = self._given_or_searched(sources, targets)
@@ -663,7 +667,7 @@ class Translator(TextModel):
         targets: Sequence[str | None] | None,
         need_attention: bool = False,
     ) -> list[Translation]:
-        """Rescores the targets that are given, and searches for the others."""
+        """Rescores given targets, and searches for the translations of sources whose target is None."""
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
         targets = targets or [None] * len(sources)
@@ -692,17 +696,17 @@ class Translator(TextModel):
 
 
 class _Batches:
-    """Turns the jobs of a source into the batches of an engine; a `nmtkit.decoding.batching.SentenceSource`."""
+    """Collates jobs into batches for an engine; implements `nmtkit.decoding.batching.SentenceSource`."""
 
     def __init__(self, model: Model, device: torch.device, source: JobSource) -> None:
         self._source = source
         self._is_on_cpu = device.type == "cpu"
-        # A model cannot read more positions than it has learned.
+        # Batches must not be padded beyond the position embeddings that a member has learned.
         self._position_limits = [
             getattr(member.config, "max_positions", 0) for member in members_of(model)
         ]
         self.unfinished: dict[int, Job] = {}
-        """Jobs that the engine is searching for, by number."""
+        """Jobs that the engine is working on, by number."""
 
     def next_batch(self) -> NumberedBatch | None:
         jobs = self._source.next_batch()
@@ -710,7 +714,7 @@ class _Batches:
             return None
         columns = max(job.source.length for job in jobs) + 1
         if not self._is_on_cpu:
-            # a captured CUDA graph serves one width
+            # Each captured CUDA graph has a fixed width, so round up to few different widths.
             columns = bucket_width(columns, *self._position_limits)
         return self._batch(jobs, columns)
 
@@ -729,7 +733,7 @@ class _Batches:
 def _with_translations(
     decoder: JobDecoder, write: Callable[[Job], list[Translation]]
 ) -> JobDecoder:
-    """Returns a decoder in a worker that also writes: translations are smaller to send than hypotheses."""
+    """Wraps a worker's decoder so that it also writes translations, which are cheaper to send than hypotheses."""
 
     def decode(source: JobSource) -> Iterator[Job]:
         for job in decoder(source):
@@ -746,7 +750,7 @@ def _open_decoder(
     outputs: _Outputs,
     device: str,
 ) -> JobDecoder:
-    """Opens the decoder of a worker that is a new interpreter."""
+    """Opens a translator in a worker that is a new interpreter, and returns the worker's decoder."""
     translator = replace(open_translator(device), config=config, replacer=replacer)
     write = partial(translator._translations, outputs=outputs)
     return _with_translations(translator._build_decoder(outputs), write)

@@ -1,8 +1,8 @@
-"""Unknown words of translations, replaced by the source word that the attention points to.
+"""Replaces unknown words in translations with the source words that the attention points to.
 
-Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation": where the model writes the
-unknown word, take the source word with the largest attention weight; write its translation from a dictionary, or the
-word itself if the dictionary lacks it. `UnknownReplacer` describes how the source word is chosen.
+Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation": if the model generates the
+unknown word, find the source word with the largest attention weight, and write its translation from a dictionary, or
+the source word itself if it is not in the dictionary. `UnknownReplacer` describes how the source word is chosen.
 """
 
 import unicodedata
@@ -20,15 +20,15 @@ from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK
 from nmtkit.data.tokenizers.words import word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
-"""An unknown source word is preferred to the most attended word if it has at least this share of its weight."""
+"""An unknown source word is preferred if it has at least this share of the most attended word's weight."""
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """An unknown word of a translation, and the word that replaces it."""
+    """An unknown word in a translation, and the word that replaces it."""
 
     token: int
-    """Index of the unknown token in the translation."""
+    """Index of the unknown word among the translation's tokens."""
     source_token: int
     """Index of the source token that the attention points to."""
     source_word: str
@@ -37,23 +37,26 @@ class Replacement:
 
 
 class UnknownReplacer:
-    """Replaces unknown words by source words.
+    """Replaces unknown words with source words or their translations.
 
-    Attention often spreads to the full stop, to the end of the sentence and to neighbours. Therefore the source word is
-    chosen as follows:
+    Attention often spreads to the full stop, to EOS and to neighbouring words. The source word is therefore chosen as
+    follows:
 
-    1. The end of the sentence never counts. Punctuation that the vocabulary has counts only if there is nothing else.
-    2. Of the other words, the most attended one is chosen.
-    3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of that weight: the
-       model most likely has no word for what it could not read.
+    1. EOS is ignored. Punctuation in the vocabulary is ignored unless there is nothing else.
+    2. The most attended of the remaining words is chosen.
+    3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of the chosen word's
+       weight, since the model most likely has no translation for a word that is not in its source vocabulary.
 
-    The weight of a word is the sum over its pieces. A word is copied whole, without the punctuation around it. If a
-    word has unknown pieces, only the most attended one of them is copied, provided that it has at least
-    `MIN_UNKNOWN_SHARE` of the largest weight in the word: the other pieces were no reason to write the unknown word.
+    The weight of a word is the sum over its pieces. A word is copied as a whole, without the punctuation around it. If
+    it has unknown pieces, only the most attended of these is copied, provided that this piece has at least
+    `MIN_UNKNOWN_SHARE` of the largest weight in the word: known pieces are no reason to generate the unknown word.
 
     Args:
-        tokenizers: the tokenizers of the model.
-        dictionary: translations of source words, spelled as in the text.
+        tokenizers: the model's tokenizers.
+        dictionary: translations of source words; the source words are spelled as in the text.
+
+    Raises:
+        DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
     """
 
     def __init__(self, tokenizers: Tokenizers, dictionary: Mapping[str, str] | None = None) -> None:
@@ -61,7 +64,7 @@ class UnknownReplacer:
         self._dictionary: dict[str, str] = {}
         src = tokenizers.src
         for word, translation in (dictionary or {}).items():
-            # The tokenizer may change a word, for instance to lower case, and source words come from its tokens.
+            # Look-ups use words joined from tokens, which the tokenizer may have changed, e.g. to lower case.
             key = src.join(src.tokens(word)).removeprefix(src.config.source_prefix)
             if self._dictionary.setdefault(key, translation) != translation:
                 raise DataError(
@@ -71,20 +74,20 @@ class UnknownReplacer:
     def replace(
         self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0
     ) -> tuple[str, list[Replacement]]:
-        """Replaces the unknown words of a translation.
+        """Replaces the unknown words in a translation.
 
         Args:
             line: the source line.
             tokens: T target tokens.
-            attention: weights `(T, S)`. The first `tags` columns are tags. There may be fewer columns than source
-                tokens if the model has not read all of them; rows and columns after the last token are ignored.
+            attention: weights `(T, S)`. The first `tags` columns belong to tags. If the model truncated the source,
+                there are fewer columns than source tokens. Rows and columns after the last token are ignored.
             tags: number of tags before the line.
 
         Returns:
-            The text of the translation, and the replacements in their order.
+            The text of the translation, and the replacements in text order.
         """
         tgt = self._tokenizers.tgt
-        # A word tokenizer marks the unknown word as the beginning of a word.
+        # Some tokenizers add the word-start marker to the unknown word.
         unknown_tokens = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
         positions = [position for position, token in enumerate(tokens) if token in unknown_tokens]
         if not positions:
@@ -112,10 +115,10 @@ class UnknownReplacer:
 
 
 class _SourceWords:
-    """The words and tokens of a source line.
+    """The words and tokens of a source line, of which at most `limit` tokens are used.
 
-    Affixes of an imported tokenizer, such as a prefix or tokens of languages, are no words of the line: they are left
-    out. `first` is the number of tokens before the line.
+    Leaves out the affixes of an imported tokenizer, such as a prefix or language tokens. `first` is the number of
+    affix tokens before the line.
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
@@ -140,7 +143,7 @@ class _SourceWords:
             self._words = word_spans(self.tokens)
 
     def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str]:
-        """Returns the token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""
+        """Returns the index of the token, and the word, to which the weights `(S,)` point; see `UnknownReplacer`."""
         word_weights = [float(weights[word].sum()) for word in self._words]
         unknown_words = [
             number for number, word in enumerate(self._words) if self._is_unknown[word].any()
@@ -152,7 +155,9 @@ class _SourceWords:
                 allowed_words.append(number)
         if not allowed_words:
             allowed_words = list(range(len(self._words)))
-        chosen = max(allowed_words, key=word_weights.__getitem__)  # the first of equal ones
+        chosen = max(
+            allowed_words, key=word_weights.__getitem__
+        )  # the first one if several are equal
         if unknown_words:
             best_unknown = max(unknown_words, key=word_weights.__getitem__)
             if word_weights[best_unknown] >= MIN_UNKNOWN_SHARE * word_weights[chosen]:
@@ -175,7 +180,7 @@ class _SourceWords:
 
 
 def _without_punctuation_around(word: str) -> str:
-    """Returns a word without punctuation and symbols at its ends; all of it if it has nothing else."""
+    """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else."""
     inner = [
         index
         for index, character in enumerate(word)

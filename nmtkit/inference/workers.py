@@ -1,8 +1,8 @@
-"""Processes that search for a translator, each with a core or a device to itself.
+"""Worker processes that search for a translator, each with a core or a device to itself.
 
-On Linux the workers of a CPU are forks, which share the weights, also those packed for this CPU. Each computes in one
-thread, since OpenMP's threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers of other devices are
-new interpreters, which open the model themselves.
+On Linux, CPU workers are forks that share the weights, including those packed for the CPU. Each computes in one thread,
+since OpenMP threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers on other devices are new
+interpreters, which load the model by themselves.
 """
 
 import traceback
@@ -22,31 +22,32 @@ from nmtkit.inference.pipeline import Job, JobDecoder, JobSource
 
 @dataclass(frozen=True)
 class Workers:
-    """Which processes search, and for how many lines."""
+    """The number and kind of worker processes, and the number of lines for which they are used."""
 
     devices: Sequence[str]
-    """The device of each process."""
+    """Device of each process."""
     open_translator: Callable[[str], Any] | None = None
-    """Opens the translator on a device in a new interpreter; can be pickled. None: the processes are forks."""
+    """Picklable function that opens the translator on a device in a new interpreter; None if the processes are forks.
+    """
     min_lines: int = 0
-    """Lines that must be available at once for processes to be worth it."""
+    """Minimum number of lines, available at once, for which workers pay off."""
 
     def should_use(self, lines: int) -> bool:
-        """Returns whether processes search for this many lines; False if they are forks and forking is impossible."""
+        """Returns whether workers should search for this number of lines; False if they cannot be forked."""
         return lines >= self.min_lines and (self.open_translator is not None or devices.can_fork())
 
 
 class WorkerPool:
-    """Decoders in processes; close it after use.
+    """Decoders in worker processes; close the pool after use.
 
     Args:
         workers: number and devices of the processes.
-        make_decoder: returns the decoder for a device, which yields jobs with their translations; can be pickled unless
-            the processes are forks.
+        make_decoder: returns the decoder for a device, which yields jobs with their translations. Must be picklable
+            unless the processes are forks.
     """
 
     def __init__(self, workers: Workers, make_decoder: Callable[[str], JobDecoder]) -> None:
-        devices.trim_malloc()  # otherwise each fork copies every freed page that it reuses
+        devices.trim_malloc()  # otherwise each fork would copy every freed page that it reuses
         are_forks = workers.open_translator is None
         programs = [partial(_serve_searches, make_decoder, device) for device in workers.devices]
         processes = start_workers(programs, "--workers", fork=are_forks)
@@ -61,11 +62,11 @@ class WorkerPool:
             worker.process.end()
 
 
-# What parent and worker send each other, for one search:
+# Messages between parent and worker during one search:
 #
 #   parent -> worker   True                                     start a search
-#   worker -> parent   ("next_batch", ()), ("refill", (slots, columns))
-#   parent -> worker   list of jobs                             the answer to these two
+#   worker -> parent   ("next_batch", ()) or ("refill", (slots, columns))
+#   parent -> worker   list of jobs                             the reply to either request
 #   worker -> parent   ("found", (number, translations))        a job is finished
 #   worker -> parent   None                                     the search has ended
 #   worker -> parent   an exception                             the search has failed
@@ -73,7 +74,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class _Worker:
-    """A `JobDecoder` in another process, as the parent sees it."""
+    """The parent's proxy for a `JobDecoder` in a worker process."""
 
     name: str
     device: str
@@ -115,7 +116,7 @@ class _Worker:
 
 
 class _RemoteSource:
-    """The parent's source of jobs, as the worker sees it."""
+    """The worker's proxy for the parent's source of jobs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -135,7 +136,7 @@ class _RemoteSource:
 def _serve_searches(
     make_decoder: Callable[[str], JobDecoder], device: str, connection: Connection
 ) -> None:
-    """Searches whenever the parent asks for it; the program of a worker."""
+    """Main function of a worker: searches whenever the parent asks for it."""
     if device == "cpu":
         torch.set_num_threads(1)
     try:
@@ -159,5 +160,5 @@ def _serve_searches(
         if is_out_of_memory:
             connection.send(MemoryError(first_line))
         else:
-            # the parent shows the worker's traceback
+            # Send the worker's traceback as text, for the parent to show.
             connection.send(RuntimeError(traceback.format_exc()))

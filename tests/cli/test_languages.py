@@ -46,7 +46,7 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
     search, asked = Translator.search, list[list[str]]()
 
     def noted(translator: Translator, lines: list[Any], *given: Any, **options: Any) -> Any:
-        asked.append([Request.of(line).tags for line in lines])
+        asked.append([Request.from_line(line).tags for line in lines])
         return search(translator, lines, *given, **options)
 
     monkeypatch.setattr(Translator, "search", noted)

@@ -62,7 +62,7 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     assert "FO" in free[1]
     assert [one.unmet_constraints for one in found] == [(), (), ()]
     assert unmet_constraints(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == [
-        "lacks 'CE CE' in its place"
+        "lacks 'CE CE' after the terms before it"
     ]
     assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
     # Lines that ask for nothing are translated as ever beside those that do.
@@ -100,10 +100,10 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request("ba", must=("Ünheard",)), "line 1: the term 'Ünheard' cannot be written"),
+        (Request("ba", must=("Ünheard",)), "line 1: the model cannot write the term 'Ünheard'"),
         (
             Request("ba", must=("BA CE",), must_not=("CE",)),
-            "line 1: the term 'BA CE' contains one that",
+            "line 1: the required term 'BA CE' contains a forbidden term",
         ),
         (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
         (Request("", prefix="BA"), "line 1: it has a prefix or terms but no source"),
@@ -134,7 +134,7 @@ def test_a_subword_that_goes_on_is_no_term() -> None:
 
 def test_terminology_takes_the_longest_whole_words() -> None:
     terms = Terminology({"new york": "New York", "york": "Jork", "dog": "Hund"})
-    asked = terms.applied(Request("a dog in new york, not dogs of york", must=("Hund",)))
+    asked = terms.apply(Request("a dog in new york, not dogs of york", must=("Hund",)))
     assert asked.must == ("Hund", "New York", "Jork")
 
 

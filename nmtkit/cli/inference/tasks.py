@@ -17,7 +17,7 @@ from nmtkit.config.tasks.task import LabellingTask, Task
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.inference.answering import RankedLabel, answer, rank_labels, read_examples
+from nmtkit.inference.answering import RankedLabel, answer, model_inputs, rank_labels
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.loading.opening import load_from_options
 from nmtkit.inference.loading.options import DecodingOptions
@@ -41,7 +41,7 @@ def run_writing_task(
     printer = results.Printer(
         system.tokenizers.tgt, how.n_best, as_json, scores, form, may_repeat=may_repeat
     )
-    windows = map(partial(read_examples, task), _windows(task, files, system))
+    windows = map(partial(model_inputs, task), _windows(task, files, system))
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, printer.write, "lines", "" if files else INVITATION)
     remedy = "--max-length"

@@ -120,7 +120,7 @@ def run_translate(
 
 def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[list[Request]]:
     """Each line as a request; with --terms alone, lines are plain."""
-    read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
+    read = Request.from_json if jsonl else Request.from_tsv if prefix else Request.from_line
     folder = output_folder()
     numbers = count(1)
 

@@ -34,7 +34,7 @@ from nmtkit.experiment.execute import begin, choose_device, prepare, resolve_bat
 from nmtkit.experiment.preprocessing import preprocess
 from nmtkit.experiment.tuning import tune_training
 from nmtkit.experiment.workloads import workload_of_run
-from nmtkit.inference.answering import read_examples
+from nmtkit.inference.answering import model_inputs
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.metrics.systems import named
 from nmtkit.runs.folder import RunFolder
@@ -141,7 +141,7 @@ def read_test_lines(
         )
     pairs = list(read_pairs(files))[:count]
     targets = [pair.tgt for pair in pairs if pair.tgt is not None]
-    return read_examples(TRANSLATION, pairs), targets if len(targets) == len(pairs) else None
+    return model_inputs(TRANSLATION, pairs), targets if len(targets) == len(pairs) else None
 
 
 def show_machine(facts: dict[str, object]) -> None:

@@ -333,8 +333,10 @@ def _show_test(run: Run, result: TestResult) -> None:
         tell(
             f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}"
         )
-    if result.cut:
-        tell(f"{result.cut} of them were truncated, as in training (data.over_long: truncate)")
+    if result.n_truncated:
+        tell(
+            f"{result.n_truncated} of them were truncated, as in training (data.over_long: truncate)"
+        )
     if not result.scores:
         return
     for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:

@@ -1,1 +1,1 @@
-"""Opens the model of a run: its options, the languages, the precision, and the fastest settings of this machine."""
+"""Opens a run's model for inference: options, languages, precision, engines, and speed settings."""

@@ -1,4 +1,4 @@
-"""Other libraries that can search with the weights of a run, such as CTranslate2."""
+"""The interface to external libraries, such as CTranslate2, that can search with the weights of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from nmtkit.runs.run import Run
 
 
 class ExternalEngine(ABC):
-    """A search by another library, which replaces `nmtkit.decoding` for the runs and settings that it supports.
+    """An external library that replaces `nmtkit.decoding` for the runs and settings that it supports.
 
     Args:
-        run: the run whose weights the library opens.
-        weights: which weights of the run, see `DecodingOptions.weights`.
-        device: where the library computes.
-        precision: one of nmtkit's precisions, or a name that the library gives to a type.
+        run: the run whose weights the library loads.
+        weights: which of the run's weights to load; see `DecodingOptions.weights`.
+        device: the device on which the library computes.
+        precision: one of nmtkit's precisions, or the library's name for a precision.
 
     Raises:
-        NmtkitError: the library cannot open the weights.
+        NmtkitError: the library cannot load the weights.
     """
 
     name: ClassVar[str]
     searches: int
-    """Number of searches that may run at the same time."""
+    """Number of searches that may run concurrently."""
 
     @abstractmethod
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None: ...
@@ -37,19 +37,19 @@ class ExternalEngine(ABC):
     @classmethod
     @abstractmethod
     def unsupported_run(cls, run: Run, options: DecodingOptions) -> str:
-        """Returns why the library cannot search with a run and options; empty if it can.
+        """Returns the reason why the library does not support a run with these options; empty if it does.
 
-        The settings of the search are checked by `unsupported_search`.
+        The search settings are checked by `unsupported_search`.
         """
 
     @classmethod
     @abstractmethod
     def unsupported_search(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
-        """Returns what the library lacks for a search; empty if it has everything.
+        """Returns the reason why the library does not support a search; empty if it does.
 
         Args:
             config: the search settings.
-            forces_language: whether translations begin with the token of a language.
+            forces_language: whether translations begin with a language token.
             exact: whether scores must equal nmtkit's.
         """
 
@@ -62,13 +62,13 @@ class ExternalEngine(ABC):
         log_probs: bool,
         exact: bool,
     ) -> list[list[Hypothesis] | str]:
-        """Returns the `n_best` hypotheses of every source, or a text with what the library lacks for this source.
+        """Returns the `n_best` hypotheses for each source, or the reason why the library does not support the source.
 
         Args:
-            sources: lines that are not empty.
+            sources: nonempty lines.
             config: the search settings.
-            n_best: number of hypotheses per source, best first.
-            log_probs: whether the log-probabilities of tokens are needed; otherwise they may be NaN.
+            n_best: number of hypotheses per source; they are returned best first.
+            log_probs: whether token log-probabilities are needed; if not, they may be NaN.
             exact: whether scores must equal nmtkit's.
         """
 

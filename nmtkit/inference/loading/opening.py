@@ -1,4 +1,4 @@
-"""Opens the model of a run for inference: finds it, and chooses engine, precision, languages and processes."""
+"""Finds a run, opens its model for inference, and chooses engine, precision, languages and processes."""
 
 import math
 from collections.abc import Sequence
@@ -50,9 +50,9 @@ from nmtkit.runs.run import InferenceConfig, Run, find_run
 from nmtkit.training.checkpoints.weights import count_parameters
 
 CTRANSLATE2 = "ctranslate2"
-"""Name of the external engine (see `ENGINES`), and of its Python package."""
+"""Name of the external engine (see `ENGINES`) and of its Python package."""
 CTRANSLATE2_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Padded source tokens in a batch of CTranslate2."""
+"""Padded source tokens in a batch for CTranslate2."""
 
 
 def load_from_options(
@@ -61,9 +61,12 @@ def load_from_options(
     """Finds a trained run and opens it.
 
     Args:
-        options: which run, and how it decodes.
-        task: the task that the run must be trained for; None allows any.
-        notify: receives the run, its weights and the device, and what differs from the recipe.
+        options: the run, and how to decode.
+        task: the task for which the run must have been trained; None allows any task.
+        notify: receives messages about the run, its weights, the device, and differences from the recipe.
+
+    Raises:
+        NmtkitError: the run was trained for another task.
     """
     run, why = find_run(
         options.model, task=task, mean=options.ensemble, weights=options.ensemble_weights
@@ -101,7 +104,7 @@ def load_from_options(
 
 
 def _reads_language_tags(run: Run) -> bool:
-    """Returns whether every training source began with the tag of a language."""
+    """Returns whether every training source began with a language tag."""
     tags_by_file = run.recipe.data.train.tags
     return bool(tags_by_file) and all(
         any(map(language_of_tag, tags.split())) for tags in tags_by_file
@@ -111,7 +114,10 @@ def _reads_language_tags(run: Run) -> bool:
 def _in_direction(
     model: Model, tokenizers: Tokenizers, options: DecodingOptions
 ) -> tuple[Tokenizers, str]:
-    """Returns the tokenizers for the languages of the options, and the tags before every source."""
+    """Returns tokenizers for the languages in the options, and the tags to put before every source.
+
+    For an imported multilingual model, also makes `model` begin its output with the chosen target language.
+    """
     if language_names(tokenizers.config.specials):
         directed = in_direction(tokenizers, options.source_language, options.to)
         decoder = as_decoder(model)
@@ -128,15 +134,15 @@ def _in_direction(
 
 
 def open_translator(run: Run, options: DecodingOptions, notify: Notify = ignore) -> Translator:
-    """Opens a run that writes text, see `open_system`."""
+    """Opens a run whose model writes text; see `open_system`."""
     return as_translator(open_system(run, options, notify))
 
 
 def as_translator(system: TextModel) -> Translator:
-    """Returns the system as a translator.
+    """Returns the system if it is a translator.
 
     Raises:
-        RecipeError: its model writes no text.
+        RecipeError: the system's model does not write text.
     """
     if not isinstance(system, Translator):
         raise RecipeError(
@@ -146,7 +152,7 @@ def as_translator(system: TextModel) -> Translator:
 
 
 def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> TextModel:
-    """Opens a run, as a `Translator` if its model writes text; `notify` receives what differs from its recipe."""
+    """Opens a run, as a `Translator` if its model writes text; `notify` hears about differences from the recipe."""
     if options.engine != "nmtkit":
         translator = _open_for_ctranslate2(run, options, notify)
         if translator is not None:
@@ -200,11 +206,15 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
     precision = _requested_precision(decoder, options.precision)
     devices.prepare(device, threads=options.threads)
     output_layers = []
-    if shortlist is not None:  # it reads single rows of the output layer
+    if (
+        shortlist is not None
+    ):  # it reads single rows of the output layers, so they must not be packed
         output_layers = [
             getattr(member, "output", None) or member for member in members_of(decoder)
         ]
-    parameters = count_parameters(decoder)  # before quantized weights cease to be parameters
+    parameters = count_parameters(
+        decoder
+    )  # counted first, since quantized weights are no parameters
     prepare_for_inference(decoder, precision, output_layers)
     names = dict.fromkeys(member.inference.name for member in run.members())
     return Translator(
@@ -224,12 +234,14 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
 
 
 def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) -> Translator | None:
-    """Opens a run for searches by CTranslate2; returns None if nmtkit is to search.
+    """Opens a run for searches by CTranslate2; returns None if nmtkit should search instead.
 
-    With engine `auto`, CTranslate2 searches if it is installed and finds the same; if not, `notify` gets the reason.
+    With the engine `auto`, CTranslate2 searches if it is installed and gives the same results as nmtkit. If it is
+    installed but unsuitable, `notify` receives the reason.
 
     Raises:
-        NmtkitError: CTranslate2 is required, by its name or by a precision that only it has, and cannot search.
+        NmtkitError: CTranslate2 cannot search, but is required because the options name it or a precision that only
+            CTranslate2 has.
     """
     if not issubclass(MODELS.get(run.inference.model.kind), Decoder):
         return None
@@ -273,7 +285,7 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
     is_exact = not kind.unsupported_search(config, forces_language, exact=True)
     warning = "" if is_exact else "; forbidden tokens change its other scores"
     notify(f"engine {CTRANSLATE2}, {precision}{warning}")
-    # nmtkit's own copy of the model, for what CTranslate2 cannot do, such as rescoring.
+    # nmtkit's own copy of the model, loaded only for tasks that CTranslate2 cannot do, such as rescoring.
     has_same_precision = device.type == "cuda" and precision in ("fp16", "bf16")
     nmtkit_options = replace(
         options, engine="nmtkit", precision=precision if has_same_precision else "fp32", workers=1
@@ -308,7 +320,7 @@ def _with_language_model(
     device: torch.device,
     notify: Notify,
 ) -> ShallowFusion:
-    """Combines a model with the language model that the options name, by shallow fusion."""
+    """Combines a model with the language model in the options by shallow fusion."""
     if options.lm is None:
         raise RecipeError(
             "lm_weight is the weight of a language model: name its run with --lm RUN as well"
@@ -336,7 +348,7 @@ def _with_language_model(
 def _search_config(
     trained: InferenceConfig, options: DecodingOptions, notify: Notify
 ) -> SearchConfig:
-    """Returns the search settings of a run, changed by the options."""
+    """Returns the run's search settings with the changes in the options applied."""
     settings = options.search_settings or {}
     config = change_search(trained.search, settings)
     if (
@@ -365,7 +377,7 @@ def _search_config(
 
 
 def build_workers(options: DecodingOptions, device: torch.device) -> Workers | None:
-    """Returns the processes that search on one device; None if this process searches."""
+    """Returns the worker processes for a search on one device; None if this process searches by itself."""
     if device.type != "cpu" or options.workers == 1:
         return None
     if options.workers is not None:
@@ -380,12 +392,12 @@ def build_workers(options: DecodingOptions, device: torch.device) -> Workers | N
 def _open_for_devices(
     run: Run, options: DecodingOptions, worker_devices: Sequence[torch.device], notify: Notify
 ) -> Translator:
-    """Returns a translator whose searches run in a process for each device."""
+    """Opens a translator whose searches run on several devices, with a process for each."""
     paths = [str(member.folder.path) for member in run.members()]
     worker_options = replace(options, model=paths, workers=1)
     names = [str(device) for device in worker_devices]
     workers = Workers(names, open_translator=partial(_open_on_device, worker_options))
-    # This process searches for no line: it only tokenizes and joins text.
+    # This process does not search; it only tokenizes sources and detokenizes translations.
     parent_options = replace(worker_options, device="cpu", precision="fp32")
     translator = open_translator(run, parent_options, notify)
     return replace(translator, speed=default_speed_config(worker_devices[0]), workers=workers)

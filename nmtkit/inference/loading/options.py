@@ -1,4 +1,4 @@
-"""The options of loading a trained model, as keywords of `Translator.load` and as one object."""
+"""Options for loading a trained model, as keywords of `Translator.load` and as a dataclass."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -24,62 +24,63 @@ CTranslate2Precision = Literal[
     "float16",
     "bfloat16",
 ]
-"""Precisions that only CTranslate2 has, under its names; `fastest` is its `auto`."""
+"""Precisions that only CTranslate2 supports, under its own names, except that `fastest` is its `auto`."""
 
 DEFAULT_LM_WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Options of loading a trained model: which run, on which device, and how it decodes."""
+    """Options for loading a trained model: the run, the device, and how to decode."""
 
     model: str | Path | Sequence[str | Path] | None = None
-    """The run's folder or its name under `runs/`; None: `$NMTKIT_MODEL`, or else the newest finished run. Several runs
-    make an ensemble."""
+    """The run's folder or its name under `runs/`. None for `$NMTKIT_MODEL` if that is set, else the newest finished
+    run. Several runs make an ensemble."""
     ensemble: Mean = "probabilities"
-    """How an ensemble averages its members, see `nmtkit.models.ensemble`."""
+    """How an ensemble averages its members; see `nmtkit.models.ensemble`."""
     ensemble_weights: Sequence[float] | None = None
-    """Weight of each run of an ensemble; None: equal weights."""
+    """Weight of each run in an ensemble; None for equal weights."""
     lm: str | Path | None = None
-    """The run of a language model for shallow fusion, see `nmtkit.models.language.shallow_fusion`. It must have the
-    target vocabulary of the model; scores include its part."""
+    """Run of a language model for shallow fusion; see `nmtkit.models.language.shallow_fusion`. The language model must
+    share the model's target vocabulary. Scores include its contribution."""
     lm_weight: float | None = None
-    """Weight beta of the language model; None: `DEFAULT_LM_WEIGHT`."""
+    """Weight beta of the language model; None for `DEFAULT_LM_WEIGHT`."""
     device: str = "auto"
-    """Name of the device. Several names, separated by commas, get a process each."""
+    """Name of the device, or several names separated by commas; each of several devices gets its own process."""
     weights: str = "auto"
-    """Which weights: `auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
+    """Which weights to load: `auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
-    """CPU threads; None: torch decides."""
+    """Number of CPU threads; None for torch's default."""
     precision: Literal[PrecisionChoice, CTranslate2Precision] = "auto"
-    """Precision of matrix products. `auto`: fp32 if CTranslate2 searches, and on a CPU; otherwise fp16, or bf16 if the
-    numbers of the model overflow fp16."""
+    """Precision of matrix products. `auto`: fp32 on a CPU or if CTranslate2 searches; otherwise fp16, or bf16 if the
+    model's values overflow fp16."""
     engine: EngineChoice = "auto"
-    """Which engine searches. `auto`: CTranslate2, if it is installed and finds the same texts and scores, else nmtkit;
-    see `nmtkit.convert.ctranslate2_search`. `ctranslate2`: an error says what the library lacks for this search."""
+    """Which engine searches. `auto`: CTranslate2 if it is installed and finds the same texts and scores, else nmtkit;
+    see `nmtkit.convert.ctranslate2_search`. `ctranslate2`: CTranslate2, or an error if it does not support the search.
+    """
     workers: int | None = None
-    """Number of processes that search on a CPU, each on one core. None: a fork for each core if there are many lines,
+    """Number of processes that search on a CPU, each on one core. None: a fork for each core if there are many lines
     and this process can fork (`nmtkit.core.device.can_fork`); see `nmtkit.inference.loading.speed`."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
-    """Changed keys of the recipe's `search` group, e.g. `{"beam_size": 1}`; see `change_search`."""
+    """Settings that override the recipe's `search` group, e.g. `{"beam_size": 1}`; see `change_search`."""
     n_best: int = 1
-    """Minimum size of the beam, unless `search_settings` has its size."""
+    """Minimum beam size, unless `search_settings` sets the beam size."""
     max_source_tokens: int | None = None
-    """Maximum number of source tokens that the model reads. None: as in training if the recipe has
-    `data.over_long: truncate`, as for summaries; otherwise all."""
+    """Maximum number of source tokens that the model reads. None: the limit in training if the recipe has
+    `data.over_long: truncate`, as for summaries; otherwise no limit."""
     layer: int | None = None
-    """The decoder layer of a Transformer whose attention is shown, from 1; None, here and below: as in the recipe."""
+    """Decoder layer of a Transformer whose attention is shown, counted from 1; None for the recipe's setting."""
     head: int | None = None
-    """The attention head that is shown, from 1."""
+    """Attention head that is shown, counted from 1; None for the recipe's setting."""
     shortlist: Path | None = None
-    """A file with the only candidates of a search; see `nmtkit.decoding.shortlist`."""
+    """File with the only target tokens that the search considers; see `nmtkit.decoding.shortlist`."""
     to: str | None = None
-    """The target language, for a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
+    """Target language of a multilingual model: the `tgt_lang` of a training corpus, or a language token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
     source_language: str | None = None
-    """The source language, for an imported multilingual model. Default: the language that it was fine-tuned for."""
+    """Source language of an imported multilingual model. Default: the language that it was fine-tuned for."""
 
 
 def options_from_keywords(
@@ -88,10 +89,10 @@ def options_from_keywords(
     weights: str,
     keywords: Mapping[str, Any],
 ) -> DecodingOptions:
-    """Returns the options for the arguments of `Translator.load`.
+    """Converts the arguments of `Translator.load` to `DecodingOptions`.
 
     Raises:
-        TypeError: a keyword is neither another field of `DecodingOptions` nor a key of the group `search`.
+        TypeError: a keyword is neither a field of `DecodingOptions` nor a key of the recipe's `search` group.
     """
     settings = dict(keywords.get("search_settings") or {})
     options = {}
@@ -113,7 +114,7 @@ def options_from_keywords(
 
 
 def _keywords() -> list[str]:
-    """Returns the names of the keywords in their order."""
+    """Returns the names of the keywords that `**options` accepts, in the order of the signature."""
     names = [
         field.name
         for field in fields(DecodingOptions)
@@ -123,7 +124,7 @@ def _keywords() -> list[str]:
 
 
 def with_keywords(load: Load) -> Load:
-    """Decorates a function with `**options`: gives it a signature with all keywords, for `inspect` and `help`."""
+    """Decorator that replaces `**options` in a signature with the actual keywords, for `inspect` and `help`."""
     signature = inspect.signature(load)
     parameters = []
     for parameter in signature.parameters.values():
@@ -131,7 +132,7 @@ def with_keywords(load: Load) -> Load:
             parameters.append(parameter)
     options = {option.name: option for option in fields(DecodingOptions)}
     for name in _keywords():
-        default = None  # as in the recipe
+        default = None  # the recipe's setting
         annotation: Any
         if name in options:
             default = options[name].default
@@ -145,5 +146,5 @@ def with_keywords(load: Load) -> Load:
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
             )
         )
-    load.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
+    load.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by `inspect`
     return load

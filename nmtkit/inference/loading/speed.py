@@ -1,15 +1,15 @@
-"""How a search uses the machine: precision, batches, processes and threads, by a fixed rule without measurements.
+"""How a search uses the machine: precision, batch size, processes and threads, chosen by fixed rules.
 
     CPU   fp32, batches of 4,096 padded source tokens
-          256 lines or more that are available at once: a process for each core, which searches with one thread
-          otherwise 16 lines or more: a thread for each core; each thread makes its own search
+          256 lines or more available at once: a process for each core, which searches with one thread
+          16 lines or more: a thread for each core; each thread runs its own search
           fewer lines: one search with one thread
-    CUDA  fp16, or bf16 if the numbers of the model overflow fp16; batches of 16,384 padded source tokens
+    CUDA  fp16, or bf16 if the model's values overflow fp16; batches of 16,384 padded source tokens
 
-A search makes many small products. Threads that share one of them mostly wait for each other, so on a CPU every search
-has one thread, unless the user asks for more threads and there are too few lines for several searches.
-`Translator.search` and `nmtkit.core.device.threads_for` carry the rule out; the options --precision, --batch-tokens,
---workers and --threads override it.
+A search computes many small matrix products. Threads that share one of them mostly wait for each other, so on a CPU
+every search has one thread, unless the user asks for more threads and there are too few lines for several searches.
+`Translator.search` and `nmtkit.core.device.threads_for` implement the rules; the options --precision, --batch-tokens,
+--workers and --threads override them.
 """
 
 from copy import deepcopy
@@ -24,12 +24,12 @@ from nmtkit.layers.linear import Precision, cast_to_16_bits
 from nmtkit.models.base import Model, as_seq2seq
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
-"""Padded source tokens in a batch. Many sentences share the overhead of a step, but too many overflow the caches of a
-CPU."""
+"""Padded source tokens in a batch. Large batches spread the overhead of a step over many sentences, but too large ones
+overflow the CPU's caches."""
 MIN_LINES_FOR_WORKERS = 256
-"""Number of lines, available at once, for which starting processes is worth it."""
+"""Minimum number of lines, available at once, for which it pays off to start worker processes."""
 FP16_PROBE_TOKENS = 64
-"""Number of tokens of the text by which `fits_fp16` tests a model."""
+"""Number of tokens in the text with which `fits_fp16` tests a model."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class SearchSpeedConfig:
     """Speed settings of a search."""
 
     precision: str
-    """Precision of matrix products; with an external engine the library's name of it."""
+    """Precision of matrix products; for an external engine, under the library's own name."""
     batch_tokens: int
     """Padded source tokens in a batch."""
     engine: str = ""
-    """The external engine that searches, if any."""
+    """Name of the external engine that searches; empty if nmtkit searches."""
 
     def __str__(self) -> str:
         precision = f"{self.engine} {self.precision}" if self.engine else self.precision
@@ -49,12 +49,12 @@ class SearchSpeedConfig:
 
 
 def default_speed_config(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
-    """Returns the speed settings of a device."""
+    """Returns the default speed settings for a device."""
     return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]))
 
 
 def default_precision(model: Model) -> Precision:
-    """Returns the precision of a search with a model on its device."""
+    """Returns the default search precision for a model on its current device."""
     device = next(model.parameters()).device
     if device.type != "cuda":
         return "fp32"
@@ -63,10 +63,10 @@ def default_precision(model: Model) -> Precision:
 
 @torch.no_grad()
 def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
-    """Returns whether everything that the model computes from a text in fp16 is finite.
+    """Returns whether all outputs that the model computes in fp16 for a test text are finite.
 
-    The text has `tokens` tokens from all over the vocabulary; half as many, and so on, if the model has fewer
-    positions. False for a model that reads other inputs than text, for which this cannot be tested.
+    The text has `tokens` tokens, spread evenly over the vocabulary; their number is halved until the text fits the
+    model's positions. Returns False for a model whose input is not text, which cannot be tested in this way.
     """
     if as_seq2seq(model) is not None and "src" not in model.sizes:
         return False

@@ -19,7 +19,7 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.experiment.evaluation import evaluate_test_set
 from nmtkit.experiment.stages import train_stages
 from nmtkit.inference import inputs
-from nmtkit.inference.answering import judge, score_answers
+from nmtkit.inference.answering import answer_and_score, score_answers
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Options, perplexity
 from nmtkit.runs.run import Run
@@ -185,8 +185,8 @@ def test_a_task_may_find_its_answers_in_its_own_way(trained: Path) -> None:
 
     system = Translator.load(str(trained), "cpu")
     examples = [Example(line, line.upper(), 1) for line in ("ba zu fo", "du ba")]
-    written = judge(TRANSLATION, system, examples, ["chrf"], Options())
-    backwards = judge(
+    written = answer_and_score(TRANSLATION, system, examples, ["chrf"], Options())
+    backwards = answer_and_score(
         replace(TRANSLATION, predict=spelled_backwards), system, examples, ["chrf"], Options()
     )
     assert backwards.outputs == [text[::-1] for text in written.outputs] != written.outputs

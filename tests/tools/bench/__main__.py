@@ -227,7 +227,7 @@ def decode(
     """
     sources, references = bench.read_test_lines(how, source, ref, lines)
     facts = machine.facts(how.threads or devices.cpu_threads(), devices.choose(how.device))
-    sources = [Request.of(line).source for line in sources]  # other engines know no tags
+    sources = [Request.from_line(line).source for line in sources]  # other engines know no tags
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
