@@ -1,4 +1,4 @@
-"""The search of a line as a tree with the tokens in words."""
+"""Records a search for a line's translation as a tree, with tokens as text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,20 +17,23 @@ from nmtkit.plots.trees import Fate, RankedResult, SearchTree, TreeNode
 def search_tree(
     translator: Translator, line: str, place: str = "the sentence", number: int = 0
 ) -> tuple[SearchTree, list[Translation]]:
-    """Searches for the translation of a line and records the decisions of every step.
+    """Searches for a line's translation and records the decisions of each step.
 
-    The search is the one that `Translator.search` makes, with the same results and scores. It keeps all finished
-    hypotheses, and those that reached the length limit, up to the beam size; with groups or MBR, each text once. Tokens
-    that a rule blocked are in the tree if their step would otherwise have considered them.
+    This is the same search as `Translator.search`, with the same results and scores. Up to the beam size, the results
+    include all hypotheses that finished or reached the length limit; with groups or MBR, duplicate texts are dropped.
+    Tokens that a rule blocked are in the tree if the step would otherwise have considered them.
 
     Args:
-        translator: the model and the search.
+        translator: the model and the search settings.
         line: the source line.
         place: name of the line in messages.
-        number: number of the line in the input, from 0, on which samples depend.
+        number: number of the line in the input, counted from 0, which seeds random samples.
 
     Returns:
         The tree, and the translations, best first.
+
+    Raises:
+        DataError: the line has no tokens.
     """
     (source,) = translator.encode_sources([line])
     if source.is_empty:
@@ -48,7 +51,7 @@ def search_tree(
         trace = SearchTracer(search).trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps: list[list[TreeNode]] = []
-    node_of_slot = {0: 0}  # number of the node of each hypothesis that survived the previous step
+    node_of_slot = {0: 0}  # index of the node for each beam slot after the previous step
     for step in trace.steps:
         steps.append(_tree_nodes(translator, step, source, node_of_slot))
         node_of_slot = {}
@@ -70,7 +73,7 @@ def search_tree(
 
 
 def describe_search(config: SearchConfig) -> str:
-    """Describes a search: beam size, length penalty, and all settings that differ from the default."""
+    """Describes a search by its beam size, its length penalty, and all settings that differ from the default."""
     size_name = "samples" if isinstance(config, SamplingConfig) else "beam size"
     length_penalty = config.length_penalty
     if length_penalty != "none":
@@ -83,11 +86,11 @@ def describe_search(config: SearchConfig) -> str:
 
 
 FATES: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
-"""What happens to a candidate, in the order of the nodes of a step."""
+"""What can happen to a candidate, in the order in which the nodes of a step are sorted."""
 
 
 def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
-    """Sorts the candidates of a step by fate; those that survived are in the order of their slots."""
+    """Sorts a step's candidates by fate, and survivors by beam slot."""
     return sorted(step, key=lambda candidate: (FATES.index(_fate(candidate)), candidate.slot or 0))
 
 
@@ -97,7 +100,7 @@ def _tree_nodes(
     source: SourceLine,
     node_of_slot: Mapping[int, int],
 ) -> list[TreeNode]:
-    """Returns the nodes of a step, ranked; `node_of_slot` has the numbers of their parents in the previous step."""
+    """Returns a step's nodes in ranked order; `node_of_slot` has the index of each slot's node in the previous step."""
     nodes = []
     for candidate in _ranked(step):
         pieces = translator.tokenizers.tgt.pieces([candidate.token], source.oov)  # none for EOS
@@ -119,12 +122,12 @@ def _tree_nodes(
 def _survival_threshold(
     config: SearchConfig, candidate: TracedCandidate, step: Sequence[TracedCandidate]
 ) -> float | None:
-    """Returns the log-probability that a candidate had to reach, or None.
+    """Returns the log-probability that a candidate needed to survive the step; None if none of its group survived.
 
-    EOS had to be among the first candidates of its group, as many as the group has hypotheses. Another token had to be
-    among those that survived the step.
+    EOS had to rank among the top k candidates of its group, where k is the group's number of hypotheses. Any other
+    token had to be at least as probable as the least probable survivor of its group.
     """
-    # best first
+    # The candidates of a step are sorted, best first.
     group = [other for other in step if not other.rule and other.group == candidate.group]
     if candidate.token == EOS and not candidate.rule:
         successful = group[: config.n_hypotheses // config.n_groups]
@@ -142,7 +145,7 @@ def _fate(candidate: TracedCandidate) -> Fate:
 
 
 def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation) -> RankedResult:
-    """Returns a translation with the position of its last token in the tree."""
+    """Returns a translation together with the tree position of its last token."""
     step = len(translation.token_log_probs) - 1
     fate: Fate = "ended" if translation.finished else "kept"
     nodes = [(node.fate, node.log_prob) for node in steps[step]]
@@ -160,7 +163,7 @@ _STOP_REASONS = {
     "exact": "no other could become better than the best",
     "huggingface": "no other is better at its present length",
 }
-"""Why a search with ended hypotheses stops before the length limit, by `search.stop`."""
+"""The reason why a search with ended hypotheses stops before the length limit, by `search.stop`."""
 
 
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
