@@ -379,7 +379,7 @@ def _missing_options(run: Run, how: DecodingOptions) -> str:
     options = {
         "several models": len(run.members()) > 1,
         "several devices": "," in how.device,
-        "--workers (take --threads)": (how.workers or 1) > 1,
+        "--workers (use --threads)": (how.workers or 1) > 1,
         "--lm": how.lm is not None,
         "--shortlist": how.shortlist is not None,
         "--layer": how.layer is not None,

@@ -154,7 +154,7 @@ def test_without_its_text_a_recipe_trains_on_random_words(
     own = tmp_path / "tiny.yaml"
     own.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
-    assert "on random words, 25 and 25 a line, for its text is not here" in done.out
+    assert "on random words (25 and 25 per line), because the recipe's text is missing" in done.out
     assert "train.src" in done.err
     refused(
         nmtkit(

@@ -60,12 +60,12 @@ REPORTS = {
     "pairs and a validation set": Case(
         "train.en train.de --valid valid.en valid.de",
         out=[
-            "Nothing wrong was found in 61 pairs.",
+            "No faults found in 61 pairs.",
             "train: words a line",
             "valid: letters of the target Latin 100.0%",
         ],
     ),
-    "one file": Case("train.en", out=["Nothing wrong was found in 60 lines."]),
+    "one file": Case("train.en", out=["No faults found in 60 lines."]),
     "empty files": Case(
         "none.en none.de",
         code=1,
@@ -77,7 +77,7 @@ REPORTS = {
     "JSON lines with other fields": Case("corpus.jsonl", code=1, out=["no field 'src'"]),
     "a recipe without a tokenizer": Case(
         "mine.yaml",
-        err=["learning a tokenizer (word) for this check, since runs/mine has none"],
+        err=["learning a tokenizer (word) for this check, because runs/mine has none"],
         out=[
             "The tokenizer (word) was learned for this check.",
             "unknown",
@@ -116,7 +116,7 @@ def test_languages_are_shown_and_a_mixed_side_is_explained(check: Command) -> No
         out=[
             "data: language of the source: en",
             "note: language of a side is not clear (data, 1)",
-            "10% of a sample of 199 lines do not seem to be in the language of most of them, fr, but in others: de",
+            "10% of a sample of 199 lines seem not to be in the most common language, fr, but in others: de",
         ],
         not_out=["language of the target"],
     )
@@ -221,7 +221,7 @@ def test_json_on_standard_output_is_all_there_is(check: Command) -> None:
 def test_reports_are_written(check: Command) -> None:
     done = succeeded(check(*FILES, "--html", "report.html", "--json", "report.json"))
     assert "wrote report.html" in done.err
-    assert "Nothing wrong was found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
+    assert "No faults found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["wrong"] is False
 
 
@@ -254,7 +254,7 @@ def test_a_recipe_is_checked_with_the_tokenizer_of_its_run(
 ) -> None:
     succeeded(console("preprocess", "mine.yaml"))
     done = succeeded(check("mine.yaml"))
-    assert "The tokenizer (word) is that of runs/mine." in done.out
+    assert "The tokenizer (word) comes from runs/mine." in done.out
     assert "learning a tokenizer" not in done.err
     assert (
         "was learned for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
@@ -335,7 +335,7 @@ def test_other_commands_show_findings_on_standard_error(capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "train.en:4" in captured.err
-    assert captured.err.endswith("1 warning to look at before training.\n")
+    assert captured.err.endswith("but check 1 warning before training.\n")
 
 
 @pytest.mark.usefixtures("check")

@@ -100,7 +100,7 @@ def test_a_published_test_set_is_downloaded_by_sacrebleu(
 
     monkeypatch.setattr(wmt, "data", [(tmp_path / "none.tgz").as_uri()])
     published = ["evaluate", trained, "-q", "--test-set", "wmt14/en-de"]
-    failed = "wmt14/en-de: cannot download it"
+    failed = "wmt14/en-de: cannot be downloaded"
     done = refused(console(*published), failed, "sacrebleu -t wmt14 -l en-de --echo src")
     assert len(done.err.splitlines()) == 1
     monkeypatch.setattr(wmt, "data", [(tmp_path / "test.tgz").as_uri()])

@@ -200,7 +200,7 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     small = sets("model.hidden_size=16", "model.feed_forward_size=16", "batch.batch_tokens=256")
     done = succeeded(console(*how, *small, "--set", "training.max_updates=2"))
     assert "180 texts of " in done.err
-    assert "held out: 10 for valid and 10 for test; none of their texts is in train" in done.err
+    assert "held out: 10 for valid and 10 for test; train contains none of their texts" in done.err
     assert "train 180 texts (" in done.err
     assert "perplexity|tokens:" in done.out
     splits = [
@@ -216,7 +216,7 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     )
 
 
-POSITIONS = "no 33 positions: cut the text with a smaller --block-tokens"
+POSITIONS = "fewer than 33 positions; use a smaller --block-tokens"
 LOSS_ALONE = "only by loss and perplexity: leave "
 REFUSED = {
     "perplexity -m MT": {"TEXT": "is not a language model; name a run with a language model"},

@@ -66,7 +66,7 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
     [
         ("--init-from mt", "mt is multilingual: name the language to write: --to de (de, en)"),
         ("--init-from mt --to fr", "no language 'fr'"),
-        ("--init-from plain --to fr", "plain is not a multilingual model; leave them out"),
+        ("--init-from plain --to fr", "plain is not a multilingual model; remove these options"),
         ("--to fr", "name it with --init-from RUN"),
     ],
 )

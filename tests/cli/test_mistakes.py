@@ -33,15 +33,15 @@ MISTAKES = {
         "demo --source train.src": "demo is a recipe, and --source are for training without one",
         "demo --preset tiny": "--set 'data.train={src: FILE, tgt: FILE}'",
         "demo --minutes 20": "changed by its keys: --set training.max_minutes=N",
-        "--preset tiny": "--preset: name the text to train on: --source FILE --target FILE",
-        "--source train.src": "1 --source but 0 --target: give one --target for each --source",
+        "--preset tiny": "--preset: name the training text with --source FILE --target FILE",
+        "--source train.src": "1 --source but 0 --target; give one --target for each --source",
         f"{TEXT} --valid valid.tgt": "valid.tgt: give a source and its target",
         "--source train.src --target valid.tgt": "train.src has 300 lines, but ",
         "--source bad --target bad": "bad, line 2: not valid UTF-8",
         "--source empty --target empty": "too few to hold some out",
         f"{TEXT} --valid empty empty": "nothing in",
         f"{TEXT} --set training.lrr=1": "did you mean 'lr'",
-        f"{TEXT} --general half half": "--general: only for fine-tuning",
+        f"{TEXT} --general half half": "--general: applies only to fine-tuning",
     },
     f"train {TEXT} --init-from": {
         "RUN --preset tiny": "remove --preset and --task",
@@ -168,7 +168,7 @@ MISTAKES = {
         "--source t.src --ref t.tgt -m other": "RUN and -m both name the run",
         "--test-set wmt14/en-dx": "wmt14 has no language pair 'en-dx': did you mean 'en-de'?",
         "--test-set wtm14/en-de": "unknown test set 'wtm14/en-de'",
-        "--test-set wmt14": "a name is a set and a language pair, such as wmt14/en-de: did you mean 'wmt14'?",
+        "--test-set wmt14": "a name consists of a set and a language pair, such as wmt14/en-de: did you mean 'wmt14'?",
     },
     "explain -m RUN": {
         "ba -o a.png": "use a name that ends in .html",
@@ -329,5 +329,5 @@ def test_compare_refuses_a_recipe_without_a_test_set(
 ) -> None:
     """Once it is trained, a test set would make it another recipe."""
     done = console("compare", corpus / "tiny.yaml", "--set", test_set)
-    refused(done, "tiny: the recipe names no test set with targets to compare on; add data.test")
+    refused(done, "tiny: the recipe has no test set with targets to compare on; add data.test")
     assert not Path("runs").exists()

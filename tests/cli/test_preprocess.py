@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = succeeded(console(*command))
     assert (
-        f"it goes on after the first {shards[1]} pairs of train, with the tokenizer it learned"
+        f"resuming interrupted preprocessing after the first {shards[1]} pairs of train with the tokenizer it learned"
         in again.err
     )
     assert "learning the tokenizer" not in again.err

@@ -82,10 +82,10 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     settings = settings_of(small_corpus, kind, "none", fixed, "pretrained_embeddings.freeze=true")
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
-    begin = f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times "
+    begin = f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) are initialised with one in src_embedding.weight, scaled by "
     assert begin in message
     factor = float(message.partition(begin)[2].partition(";")[0])
-    assert message.endswith("the others begin at random; none of them will be trained")
+    assert message.endswith("the others are random; none of them will be trained")
     rows = rows_of(tmp_path / "frozen", words[:15])
     torch.testing.assert_close(
         frozen["src_embedding.weight"][rows], given[:15] * factor, rtol=1e-2, atol=0
@@ -124,7 +124,7 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     )
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
-        f"{count} vectors; {count} of the 44 tokens ({share}) begin with one in tgt_embedding.weight and "
+        f"{count} vectors; {count} of the 44 tokens ({share}) are initialised with one in tgt_embedding.weight and "
         f"src_embedding.weight and output.weight, times {text.split('times ')[1]}"
         for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
     ]
@@ -175,7 +175,7 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(
     settings = parse(
         config.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one"
     )
-    takes = "no word vectors" if way else "word vectors only as tgt"
+    takes = "no word vectors" if way else "only word vectors of size tgt"
     with pytest.raises(
         RecipeError,
         match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave",

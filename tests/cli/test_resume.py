@@ -135,7 +135,7 @@ def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(
     """As after a kill in the midst of preprocessing."""
     loaded = config.load(str(corpus / "tiny.yaml"))
     Run.create(loaded, str(tmp_path / "run")).close()
-    said = "data-report.json nobody knows if this is the text of the run; leave --resume out, or go on with the new one"
+    said = "data-report.json it is unknown whether this is the text of the run; omit --resume, or continue with the new text"
     with pytest.raises(DataError, match=said):
         begin_run(loaded, str(tmp_path / "run"), resume=True)
     begin_run(loaded, str(tmp_path / "run")).close()
@@ -146,7 +146,7 @@ def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Pa
     for resume, tokens in ((False, 512), (True, 256)):
         loaded = config.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
         begin_run(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
-    said = "was 512 and is 256: training continues with the rest of its epoch in other batches, so some "
+    said = "was 512 and is 256: training continues the epoch with other batches, so some "
     assert f"{said}examples may be repeated or skipped" in "".join(notes)
 
 
@@ -210,9 +210,9 @@ def test_resume_auto_begins_where_there_is_nothing(
         [
             (
                 "{kind: linear, over: budget}",
-                "go on with --resume and a larger training.max_updates",
+                "continue with --resume and a larger training.max_updates",
             ),
-            ("{kind: linear, updates: 6}", "train anew with a larger training.schedule.updates"),
+            ("{kind: linear, updates: 6}", "restart with a larger training.schedule.updates"),
         ]
     ),
 )
@@ -256,7 +256,7 @@ def test_an_end_before_the_schedules_is_warned_of(
     assert "loss" not in validation
     refused(
         nmtkit("average", "-m", tmp_path / "run"),
-        "this needs at least 2 checkpoints, and 1 was kept",
+        "at least 2 checkpoints are required, but 1 was kept",
     )
     # The state is shown before the first update that follows it.
     again = succeeded(

@@ -179,4 +179,6 @@ def test_letters_that_rouge_drops_are_noted(score: Command) -> None:
     done = succeeded(
         score("new", "--ref", write_lines("umlauts", ["Köln", "Rom"]), "--n-samples", 5)
     )
-    assert "note: 1 of 2 reference lines hold letters or digits other than a-z and 0-9" in done.err
+    assert (
+        "note: 1 of 2 reference lines contain letters or digits other than a-z and 0-9" in done.err
+    )

@@ -70,7 +70,7 @@ def test_training_reports_stages_validations_and_the_test_set(
     over = sum(len(line.split()) > 10 for line in (corpus / "test.src").read_text().splitlines())
     assert over
     order = [
-        "stage words begins (1 of 2)",
+        "stage words starts (1 of 2)",
         "validation at update 2: rouge1 ",
         "stage words ended after update 2 (max_updates)",
         "stage coverage begins (2 of 2); ",
@@ -80,7 +80,9 @@ def test_training_reports_stages_validations_and_the_test_set(
     ]
     places = [next(n for n, line in enumerate(said) if line.startswith(start)) for start in order]
     assert places == sorted(places)
-    assert any("articles are longer than 10 tokens and are cut to 10" in line for line in said)
+    assert any(
+        "articles are longer than 10 tokens and are truncated to 10" in line for line in said
+    )
     scores = [line.split()[0] for line in done.out.splitlines() if line.startswith("ROUGE")]
     assert scores[:4] == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]
     assert scores[4].startswith("ROUGE-1|nrefs:1|")
@@ -101,7 +103,7 @@ def test_training_reports_stages_validations_and_the_test_set(
 
     refused(
         console("average", "-m", folder),
-        "2-coverage: this needs at least 2 checkpoints, and 1 was kept",
+        "2-coverage: at least 2 checkpoints are required, but 1 was kept",
     )
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):
         done = console(

@@ -304,7 +304,7 @@ def test_what_an_engine_has_not_is_refused_by_name(
         engines.require_convertible(
             TransformerConfig.model_validate({"src_embedding": {"kind": "elmo"}}), engine
         )
-    with pytest.raises(NmtkitError, match="mixture of experts"):
+    with pytest.raises(NmtkitError, match="mixtures of experts"):
         engines.require_convertible(TransformerConfig.model_validate({"experts": {}}), engine)
     given = {
         "length_penalty": "gnmt",

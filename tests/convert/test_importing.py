@@ -364,9 +364,7 @@ def test_generation_settings_are_kept_or_told_as_ignored(copy: Path, tmp_path: P
         1.5,
         2,
     )
-    assert [
-        line for line in told if "with a beam of 2" in line and "repetition penalty 1.5" in line
-    ]
+    assert [line for line in told if "beam size 2" in line and "repetition penalty 1.5" in line]
     for key, value in IGNORED.items():
         change(copy / "generation_config.json", **{**NO_EFFECT, key: value})
         told.clear()

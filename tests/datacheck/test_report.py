@@ -94,11 +94,11 @@ def test_the_table_of_kinds() -> None:
 
 
 def test_the_verdict_says_whether_one_can_train() -> None:
-    assert report.verdict(diagnosis()) == "Nothing wrong was found in 200 pairs."
+    assert report.verdict(diagnosis()) == "No faults found in 200 pairs."
     assert report.verdict(diagnosis(NOTE)) == "No errors and no warnings in 200 pairs."
     assert (
         report.verdict(diagnosis(EMPTY))
-        == "No errors in 200 pairs, but 3 warnings to look at before training."
+        == "No errors in 200 pairs, but check 3 warnings before training."
     )
     assert (
         report.verdict(diagnosis(EMPTY, ENCODING))
@@ -106,7 +106,7 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     )
     split = SplitDiagnosis("data", pairs=1)
     split.src.words[3] = 1
-    assert report.verdict(Diagnosis({"data": split})) == "Nothing wrong was found in 1 line."
+    assert report.verdict(Diagnosis({"data": split})) == "No faults found in 1 line."
     shifted = diagnosis(EMPTY, ENCODING)
     shifted.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
     assert report.verdict(shifted).startswith(
@@ -166,7 +166,7 @@ def test_histograms_hold_every_line_once() -> None:
         ("source", (10, 0, 60, 0, 0, 0, 29, 0, 1)),
         ("target", (0, 50, 0, 0, 0, 0, 0, 50, 0)),
     )
-    assert words.notes[0] == "source: mean 15.6, half at most 5, 99% at most 12, longest 900"
+    assert words.notes[0] == "source: mean 15.6, median 5, 99% at most 12, maximum 900"
     assert ratios.labels[0] == "0.2–0.3"
     assert ratios.labels[-1] == "5 and more"
     assert sum(ratios.series[0][1]) == 100
@@ -181,9 +181,7 @@ def test_histograms_of_little_and_of_much() -> None:
     assert (words.labels, words.series) == (("0",), (("source", (4,)),))
     split.src.words = Counter({1_500: 50, 2_500: 50})
     (words,) = report.histograms(split)
-    assert (
-        words.notes[0] == "source: mean 2000.0, half at most 1500, 99% at most 2500, longest 2500"
-    )
+    assert words.notes[0] == "source: mean 2000.0, median 1500, 99% at most 2500, maximum 2500"
     assert sum(words.series[0][1]) == 100
 
 

@@ -263,7 +263,7 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
     pairs, dropped = read(DebianSummaries(), *files)
     assert [pair.tgt for pair in pairs] == ["frobs widgets", "frobs widgets - development files"]
     assert dropped == {
-        "long description of less than 15 words": 2,
+        "long description with fewer than 15 words": 2,
         "summary that only names the package": 2,
         "package that only points to another one": 2,
         "first paragraph shared with another package": 2,

@@ -145,5 +145,5 @@ def test_packages_without_readable_help_pages_are_named(tmp_path: Path) -> None:
         DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"
     ):
         list(pages(build(tmp_path / "de.deb", page)))
-    with pytest.raises(DataError, match="a package of each language, and the sources give 1 files"):
+    with pytest.raises(DataError, match="one package per language, but the sources have 1 files"):
         read(LibreOfficeHelp(), other)

@@ -326,7 +326,7 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
     for override, fault in (
         (
             "tokenizer.columns={src: {kind: word}}",
-            r"`tokenizer.columns.src`: the task picturing contains no such text, only tgt",
+            r"`tokenizer.columns.src`: the task picturing has no such text, only tgt",
         ),
         (
             "data.valid.features=[]",
@@ -364,7 +364,9 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     changed[0] = changed[0] + np.float16(1)
     np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "run"))
-    with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
+    with pytest.raises(
+        DataError, match=r"train.features.npz: not the text with which .* was started"
+    ):
         list(preprocess(run, learned_before=True))
     run.close()
 

@@ -111,7 +111,7 @@ def test_bert_gives_the_encoder_and_its_tokenizer(runs: Path) -> None:
     assert torch.equal(now["src_positions.table"][:16], first_segment)
     said = next(note for note in notes if note.startswith("encoder from "))
     assert "taken: src_embedding.weight, src_positions.table, encoder.N.self_attention" in said
-    assert "grown: src_positions.table by 4 of 20" in said
+    assert "grown: src_positions.table: 4 of 20" in said
     assert "not used: segment_embedding" not in said
     assert json.loads(run.folder.origin.read_text())["parts"]["encoder"]["taken"] in said
 
@@ -158,7 +158,7 @@ def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
     )
     new = [token for token in run.load_tokenizers().tgt.vocabulary.tokens if token not in before]
     assert "▁new" in new
-    assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
+    assert any(f"grown: tgt_embedding.weight: {len(new)} of" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", ["intra_attention", "luong"])
@@ -254,7 +254,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{encoder: bert, tokenizer: gpt}",
             "tokenizer={kind: char}",
-            "fit only its own tokenizer; leave `tokenizer`",
+            "require its own tokenizer; remove `tokenizer`",
         ),
         (
             "{encoder: best}",
@@ -274,14 +274,14 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{src_embedding: bert}",
             "model.src_embedding={kind: elmo}",
-            "context.words.weight is never trained, and that run lacks it",
+            "context.words.weight is never trained, and that run does not have it",
         ),
         (
             "{encoder: bert}",
             "model.elmo={}",
             "`model.src_embedding`: elmo needs weights of another run",
         ),
-        ("{encoder: elmo}", "seed=1", "that elmo has none of"),
+        ("{encoder: elmo}", "seed=1", "that elmo has no weights for"),
         (
             "{encoder: best}",
             "seed=1",

@@ -140,7 +140,7 @@ def test_of_several_processes_the_smallest_counts(
     assert finding.find_batch_tokens(run, CPU)[0] == 700
     monkeypatch.setattr(finding, "free_memory", lambda: -(10**12))
     monkeypatch.setattr(finding.processes, "max_over_ranks", lambda numbers: numbers)
-    with pytest.raises(TrainingError, match="not even 512 padded tokens fit"):
+    with pytest.raises(TrainingError, match="even 512 padded tokens do not fit"):
         finding.find_batch_tokens(run, CPU)
     run.close()
 
@@ -153,11 +153,11 @@ def test_of_several_processes_the_smallest_counts(
         ("batch: {batch_tokens: 0}", "must be auto or a positive whole number"),
         (
             "stages: [{name: a, batch: {batch_tokens: auto}}]",
-            "batch_tokens: auto cannot be found for a single stage",
+            "batch_tokens: auto cannot be determined for a single stage",
         ),
         (
             "stages: [{name: b, training: {precision: auto}}]",
-            "precision: auto cannot be found for a single stage; leave it out of stage b",
+            "precision: auto cannot be determined for a single stage; remove it from stage b",
         ),
     ],
 )

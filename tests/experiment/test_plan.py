@@ -52,7 +52,7 @@ def test_what_depends_on_the_preprocessed_text_is_said_by_its_rule(
     settings = ["batch.batch_tokens=auto", "training.precision=fp32", "training.threads=auto"]
     rows = dict(plan(config.load(small_corpus / "tiny.yaml", settings), CPU).rows)
     assert rows["batch.batch_tokens"].startswith(
-        "measured on the preprocessed text: 512 padded tokens are doubled"
+        "measured on the preprocessed text: starting at 512 padded tokens"
     )
     assert rows["training.threads"].startswith("2 or 1: the fastest")
     assert "training.precision" not in rows

@@ -166,11 +166,12 @@ def test_stages_follow_each_other(straight: Straight) -> None:
 
 def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
     assert any(
-        note.startswith("valid: ") and note.endswith("are cut to 6") for note in straight.notes
+        note.startswith("valid: ") and note.endswith("are truncated to 6")
+        for note in straight.notes
     )
     notes = [note for note in straight.notes if not note.startswith("valid: ")]
     lengths = [len(record["article"].split()) for record in lines_of(corpus / "train.jsonl")]
-    assert notes[0] == "stage short begins (1 of 3)"
+    assert notes[0] == "stage short starts (1 of 3)"
     # those that were cut when they were stored are counted too
     for note, limit in ((notes[1], 6), (notes[4], 12)):
         over = sum(length > limit for length in lengths)
@@ -178,16 +179,11 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
             note
             == f"train: {over} of 60 articles are longer than {limit} tokens and are truncated to {limit}"
         )
-    assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
-    start = (
-        "stage coverage begins (2 of 3); it starts from the best checkpoint of stage short (update"
-    )
+    assert "summaries are longer than 3 tokens and are truncated to 3" in notes[2]
+    start = "stage coverage starts (2 of 3) from the best checkpoint of stage short (update"
     assert notes[3].startswith(start)
-    assert (
-        "new weights, as a new model begins: attention.score.coverage; adam keeps its state"
-        in notes[3]
-    )
-    assert notes[5].endswith("; sgd starts without a state, after adam")
+    assert "newly initialised weights: attention.score.coverage; adam keeps its state" in notes[3]
+    assert notes[5].endswith("; sgd starts without a state after adam")
     assert "new" not in notes[5]
 
 
@@ -292,7 +288,7 @@ def test_new_limits_of_a_stage_that_is_over_are_told_to_change_nothing(
     recipe = config.load(corpus / "staged.yaml", changes)
     begin_run(recipe, str(straight.folder), resume=True, notify=notes.append).close()
     of_stages = [note for note in notes if note.startswith("stage ")]
-    assert of_stages == ["stage short is over: a new max_updates has no effect on it"]
+    assert of_stages == ["stage short has ended, so a new max_updates has no effect on it"]
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:

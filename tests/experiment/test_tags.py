@@ -241,7 +241,7 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
         config.load(written(folder, data=data)), str(folder / "run"), notify=told.append
     )
     assert [line for line in told if "zero-shot" in line] == [
-        "fr-de: no corpus of data.train has this direction, so it is translated zero-shot"
+        "fr-de: no corpus in data.train has this direction, so it is translated zero-shot"
     ]
     (evaluated,) = (
         event for event in train_stages(run, torch.device("cpu")) if isinstance(event, Evaluated)

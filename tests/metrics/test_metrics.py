@@ -284,7 +284,7 @@ def test_metric_names() -> None:
     for given, message in (
         (["blue"], "unknown metric 'blue': did you mean 'bleu'"),
         ([], "no metric given"),
-        (["aer"], "metric 'aer' compares no texts, it needs alignments"),
+        (["aer"], "metric 'aer' does not compare texts but needs alignments"),
     ):
         with pytest.raises(NmtkitError, match=message):
             metrics.metric_names(given)
@@ -416,7 +416,7 @@ def test_a_bootstrap_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_tests_of_significance_refuse_numbers_out_of_range() -> None:
     for numbers in ((0, 1), (10_001, 1), (10, 0)):
-        with pytest.raises(NmtkitError, match="must be at least 1, the samples at most 10,000"):
+        with pytest.raises(NmtkitError, match="requires samples from 1 to 10,000"):
             Resampling("bs", *numbers)
 
 

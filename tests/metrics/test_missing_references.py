@@ -60,7 +60,7 @@ def test_tests_of_significance_leave_it_out_too(name: str, kind: str) -> None:
 
 def test_a_note_says_how_many_and_where() -> None:
     (note,) = notes(["bleu"], [FIRST, SECOND], Options())
-    assert note.startswith("2 of 6 references are empty (the first in line 1)")
+    assert note.startswith("2 of 6 references are empty (first on line 1)")
     assert notes(["bleu"], [FIRST, FIRST], Options()) == []
     assert notes(["bleu"], [["a", ""]], Options()) == [], (
         "the only reference of a line is not missing"

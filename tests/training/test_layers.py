@@ -117,8 +117,7 @@ def test_models_without_such_layers_are_refused(key: str) -> None:
             require_fitting_stages(one)
         else:
             with pytest.raises(
-                RecipeError,
-                match=f"training.{key} is for models of Transformer layers, and rnnsearch",
+                RecipeError, match=f"training.{key} requires Transformer layers, which rnnsearch"
             ):
                 require_fitting_stages(one)
 

@@ -213,7 +213,7 @@ def test_an_electra_whose_encoder_learns_nothing_is_refused(tmp_path: Path) -> N
     given = "model={kind: electra}", "training.objectives.masked_words.mask=1"
     with pytest.raises(
         RecipeError,
-        match=r"objectives.replaced_tokens`: without it electra trains its generator alone",
+        match=r"objectives.replaced_tokens`: without it electra trains only its generator",
     ):
         require_fitting_stages(loaded(tmp_path, *given))
     require_fitting_stages(loaded(tmp_path, *given, "training.objectives.replaced_tokens=50"))

@@ -294,7 +294,7 @@ class FittedPreset(ProposedRecipe):
             self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
-            because = "you asked for it"
+            because = "you set it"
             if self.speed:
                 because += f". {self._describe_reach(expected / a_pass, updates / a_pass)}"
             self.explain("training.max_minutes", f"{self._limit:g}", because)
@@ -403,9 +403,7 @@ def choose_preset(
         speed = measure(FittedPreset(task, size, name, because, minutes, None))
         return FittedPreset(task, size, name, because, minutes, speed)
 
-    chosen = fitted(
-        *(_preset_by_size(size, gpu) if preset is None else (preset, "you asked for it"))
-    )
+    chosen = fitted(*(_preset_by_size(size, gpu) if preset is None else (preset, "you set it")))
     names = list(PRESETS)
     while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
         times = f"{chosen.passes:.2g}"

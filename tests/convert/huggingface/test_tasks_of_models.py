@@ -225,6 +225,6 @@ def test_a_run_is_not_imported_again(t5: Path, console: Command, tmp_path: Path)
     for folder in ("runs/short", "shared"):
         refused(
             console("import", folder, "-o", "x"),
-            f"this is a run already: nmtkit summarize -m {folder}",
+            f"already a run; use it with: nmtkit summarize -m {folder}",
         )
     assert Run(RunFolder(tmp_path / "shared")).recipe.tokenizer.source_prefix == "find: "

@@ -241,7 +241,7 @@ def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
     assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
     assert measured.training.validate_every == 800 // 5
     assert measured.model.model_dump()["dropout"] < whole.model.model_dump()["dropout"]
-    assert any("In 10 minutes this machine can read" in reason.because for reason in preset.reasons)
+    assert any("In 10 minutes this machine can make" in reason.because for reason in preset.reasons)
 
     preset = choose_preset(
         "translation", MULTI30K, minutes=10, measure=speeds(small=80_000.0 * 4096)
@@ -256,7 +256,7 @@ def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
     slow = speeds(small=10.0 * 2048, tiny=100.0 * 1500)
     chosen = choose_preset("translation", MULTI30K, minutes=10, measure=slow)
     assert chosen.name == "tiny"
-    assert "in 10 min the preset small would read the text only 0." in chosen.reasons[0].because
+    assert "in 10 min preset small would make only 0." in chosen.reasons[0].because
     alone = choose_preset("translation", MULTI30K, minutes=10, measure=speeds(small=10.0 * 2048))
     assert (alone.name, alone.is_useful) == ("small", False)
     assert choose_preset("translation", MULTI30K, "small", minutes=10, measure=slow).name == "small"
@@ -308,7 +308,7 @@ def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
 def test_warnings() -> None:
     (few,) = choose_preset("translation", corpus(50)).warnings
     assert few.startswith(
-        "few pairs: 50; expect good results only for text much like yours. Fine-tuning a public model"
+        "few pairs: 50; expect good results only for text very similar to yours. Fine-tuning a public model"
     )
     (held_out,) = choose_preset("translation", replace(corpus(4_858), held_out=542)).warnings
     assert "few pairs: 4,858 (5,400 minus 542 held out for validation and test)" in held_out
@@ -341,8 +341,8 @@ def test_the_minutes_are_compared_with_the_usual_number_of_passes() -> None:
     padded = 520_000  # 22 passes are usual for so much text
     few = said(4, padded)
     assert re.fullmatch(
-        r"you asked for it\. In 4 minutes this machine can read your text about [\d.]+ times; 2\d would be usual, "
-        r"so give it 2\d minutes if you can",
+        r"you set it\. In 4 minutes this machine can make about [\d.]+ passes over your text; 2\d would be usual, "
+        r"so allow 2\d minutes if you can",
         few,
     )
     assert said(1, 100 * padded).endswith("would be usual")
@@ -473,9 +473,11 @@ def test_too_few_minutes_for_one_pass_are_told_before() -> None:
     whole = choose_preset("translation", text, "tiny", measure=machine)
     short = choose_preset("translation", text, "tiny", minutes=2, measure=machine)
     assert whole.minutes is not None
-    assert short.warnings[0].startswith("in 2 min the text is read only ")
+    assert short.warnings[0].startswith("in 2 min there is time for only ")
     assert f"(--minutes {math.ceil(whole.minutes)})" in short.warnings[0]
-    assert "no usable model: one pass takes about 3 hours on this machine" in short.warnings[0]
+    assert (
+        "produce a usable model: one pass takes about 3 hours on this machine" in short.warnings[0]
+    )
     assert not whole.warnings
     some = choose_preset("translation", text, "tiny", minutes=0.4 * whole.minutes, measure=machine)
     assert "times: one pass takes about 3 hours on this machine" in some.warnings[0]

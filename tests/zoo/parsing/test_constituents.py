@@ -81,7 +81,9 @@ def test_what_is_no_linear_form_is_refused(line: str, fault: str) -> None:
 def test_a_line_has_one_tree_and_a_sentence_all_its_words() -> None:
     with pytest.raises(DataError, match="2 trees on one line"):
         read_tree(f"{CAT} {CAT}", "here")
-    with pytest.raises(DataError, match="a tree of 4 words does not fit a sentence of 2: the cat"):
+    with pytest.raises(
+        DataError, match="a tree with 4 words does not match a sentence with 2 words: the cat"
+    ):
         read_tree(CAT, "here").with_words(["the", "cat"])
 
 
