@@ -1,1 +1,1 @@
-"""Finding good translations under any model: beam search, rules, penalties, sampling."""
+"""Search for good translations with any model: beam search, rules, penalties, sampling."""

@@ -171,8 +171,9 @@ class Engine:
         slots = Slots(len(state.sentences.done), self.device)
         self._occupy(slots, np.arange(n_sentences), numbers, batch, first_state, first_result)
 
-        # Each iteration makes one step with all slots.
-        for steps_made in count(1):  # by the sentences that began with the batch
+        # Each iteration makes one shared step. `steps_made` is the number of steps of the sentences that began with the
+        # batch, including their first.
+        for steps_made in count(1):
             is_poll_time = steps_made % polls_every == 0 or slots.has_reached_limit()
             found_finished = is_poll_time and slots.poll_finished(state.sentences.done)
             # Slots can be free before any sentence is finished: graphs round the number of slots up.
@@ -192,7 +193,7 @@ class Engine:
                     _drop_free_slots(state, slots)
 
             n_positions = slots.n_positions()
-            if graph_steps is not None:  # their tensors have a fixed size
+            if graph_steps is not None:
                 result = graph_steps.step(n_positions)
             else:
                 # Drop positions that only finished sentences had reached, and entries that no hypothesis sees.

@@ -2,22 +2,23 @@
 
 A step reads the last token of each hypothesis, and considers the 2K best continuations of a sentence's K hypotheses.
 Those among the first K that end in EOS are finished; the K best of the others survive. Among equal scores the
-continuation of the better parent comes first, then the smaller id. So the sentences of a batch do not influence each
-other, except that a large batch adds up logits in another order. All decisions of a step are made on the device:
-nothing waits for it.
+continuation of the better parent comes first, then the smaller id. So sentences in a batch do not influence one
+another, except that a large batch sums logits in a different order. All decisions are made on the device, so that the
+host never waits for it.
 
 Letters as in `nmtkit/models/base.py`, and:
 
     W  hypotheses per sentence in this step: 1 in the first, K after it; N = B*W
-    C  candidates per sentence and step: 2K, so that K remain if up to K of them end; K when sampling
+    C  candidates per sentence and step: 2K, so that K remain even if K of them end; K when sampling
     G  groups of diverse beam search
-    X  columns of the scores of a step: the vocabulary and what can be copied, or the words of a shortlist
+    X  columns of the scores of a step: the target words, or those of a shortlist, and the words that can be copied
 
-Penalties act at two points. They guide which continuations a step chooses, or they count in the ranking scores of
-finished hypotheses, or both. None of them changes the log-probabilities that hypotheses report.
+A penalty can act at two points: it guides which continuations a step chooses, it counts in the ranking scores of
+finished hypotheses, or both. A step is guided if any penalty lowers the scores by which it chooses continuations. No
+penalty changes the log-probabilities that hypotheses report.
 
     penalty                      guides the choice of a step            counts in the ranking
-    length penalty               no: its candidates have one length     divides the log-probability
+    length penalty               no: all candidates have one length     divides the log-probability
     coverage penalty, gnmt       no                                     is added
     coverage penalty, summary    yes, except when sampling              is added
     repetition penalty           yes                                    is added to the log-probability
@@ -72,19 +73,20 @@ from nmtkit.models.abilities import (
 from nmtkit.models.base import Decoder, ModelOutput
 
 MANY_LOGITS = 1 << 17
-"""A step with at least this many logits skips their softmax; with fewer, the softmax is faster."""
+"""Number of logits from which a step skips their softmax; with fewer, the softmax is faster."""
 DIVERSITY_STRENGTH = 0.5
-"""Diverse beam search: cost of a word for each hypothesis of an earlier group that took it in the same step."""
+"""Diverse beam search: cost of a word for each hypothesis of an earlier group that chose the same word in this step."""
 
 
 @dataclass(frozen=True)
 class TokenClasses:
-    """Facts about the tokens of a model that some searches need, with tensors on the model's device."""
+    """Properties of a model's tokens that some searches need; tensors are on the model's device."""
 
     word_starts: Callable[[], Tensor] | None = None
-    """Returns the tokens that begin a word or are no part of one, `(V,)`, bool; called only for constraints."""
+    """Returns a mask of the tokens that begin a word or are not part of one, `(V,)`, bool. Called only for constraints
+    and for prefixes with NEW_WORD."""
     rule: Rule | None = None
-    """The rule that `search.rule` names."""
+    """The rule named by `search.rule`."""
 
 
 NO_TOKEN_CLASSES = TokenClasses()
@@ -92,7 +94,7 @@ NO_TOKEN_CLASSES = TokenClasses()
 
 @dataclass(frozen=True)
 class StepResult(Rows):
-    """The result of a step, which is kept until its sentences are read."""
+    """The result of a step. It is kept until the hypotheses of its sentences have been read."""
 
     candidates: Candidates
     tokens: Tensor
@@ -100,34 +102,35 @@ class StepResult(Rows):
     ranking: Tensor
     """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
-    """Attention of the hypotheses that the step continues `(B,K,*)`, if needed; in the first step all are the same."""
+    """Attention of the step's parents `(B,K,*)`; in the first step all K are the same. None if it is not needed."""
     copy_gate: Tensor | None
-    """Copy gate of these hypotheses `(B,K,1)`, if the model copies and attention is needed."""
+    """Copy gate of the step's parents `(B,K,1)`. None if the model does not copy or attention is not needed."""
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """The scores of all continuations of N hypotheses, under the rules."""
+    """The scores of all continuations of N hypotheses, after the rules."""
 
     values: Tensor
-    """Log-probabilities `(N,X)`, or logits if there are `log_sums`."""
+    """Log-probabilities `(N,X)`, or logits if `log_sums` is set."""
     log_sums: Tensor | None = None
-    """Log of the sum of the exponentials of the logits before the rules, `(N,)`."""
+    """Log of the sum of the exponentials of the logits, before the rules, `(N,)`."""
     block_maxima: Tensor | None = None
-    """The maxima of blocks of `BLOCK` columns of the values `(N,blocks)`; None if they are not known."""
+    """Maxima of the values in blocks of `BLOCK` columns `(N,blocks)`; None if they have not been computed. Always None
+    in guided steps, whose penalties would change them."""
 
 
 class BeamSearch:
     """Searches with one model and one set of settings.
 
     Args:
-        model: any model, in eval mode; it is not changed.
+        model: any model, in eval mode; the search does not change it.
         config: the search settings.
         n_best: hypotheses to return for each sentence, at most `config.n_hypotheses`.
         need_attention: whether to return attention and p_gen.
-        shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
-            candidates. None: the whole vocabulary.
-        token_classes: masks over the target vocabulary, and the rule that the settings name.
+        shortlist: candidates for the source words, on the model's device. Each sentence is restricted to its own
+            candidates. None: no restriction.
+        token_classes: see `TokenClasses`.
 
     Raises:
         RecipeError: the settings do not fit the model or `n_best`.
@@ -167,18 +170,14 @@ class BeamSearch:
     def step(self, state: SearchState) -> StepResult:
         """Makes one step with every sentence, and advances `state` to the next position.
 
-        A step can be captured as a CUDA graph. So nothing here may read a number from the device, and no size may
-        depend on one. The tensors of a state are replaced by new ones, each with memory of its own. Only the cache is
-        written in place, at the present position, which may be written twice.
+        A step can be captured as a CUDA graph, so nothing here may read a number from the device, and no size may
+        depend on one. All tensors of the state are replaced by new ones that share no memory. Only the cache is written
+        in place, at the present position (`SearchTracer` has already written it once).
         """
         config = self.config
         sentences = state.sentences
         memory = sentences.memory
         constraints = state.constraints
-        position = state.cache.position  # (B,)
-        n_written = sentences.tokens_after_prompt(position, maximum=len(state.divisors) - 1)  # (B,)
-        # For one token more than `n_written`.
-        divisor = state.divisors.index_select(0, n_written)[:, None]  # (B,1)
 
         # 1. The model reads the last token of each hypothesis.
         output, model_state = self.model.advance(
@@ -196,14 +195,17 @@ class BeamSearch:
             coverage = self._add_to_coverage(state.hypotheses.coverage, output)
             coverage_scores = self._coverage_scores(self.coverage_penalty, coverage, sentences)
 
-        # 3. The scores of all continuations under the rules, and the scores that guide the choice among them.
+        # 3. The scores of all continuations after the rules, and the scores that guide the choice among them.
         is_guided_by_coverage = self._is_guided_by_coverage()
-        guiding_penalties = (sentences.repetition_penalties, sentences.diversity_penalties)
-        is_guided = is_guided_by_coverage or any(values is not None for values in guiding_penalties)
+        has_repetition_penalty = sentences.repetition_penalties is not None
+        has_diversity = sentences.diversity_penalties is not None
+        is_guided = is_guided_by_coverage or has_repetition_penalty or has_diversity
         needs_log_probs = is_guided or not self._may_skip_softmax(sentences)
         continuations = self._score_continuations(state, output, needs_log_probs)
+        divisor = self._candidate_divisors(state)  # (B,1)
         parent_scores = sentences.scores  # (B,W)
         if continuations.log_sums is not None:
+            # log p = logit - log_sum: subtracted once, from the score of the parent.
             parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
         guided_values = continuations.values  # (N,X)
         if sentences.repetition_penalties is not None:
@@ -213,8 +215,9 @@ class BeamSearch:
                 guided_values, history, config.repetition_penalty
             )
             parent_scores = parent_scores + sentences.repetition_penalties
+        # The second condition follows from the first; it is for the type checker.
         if is_guided_by_coverage and coverage_scores is not None:
-            # since it is added to the divided score
+            # The ranking adds coverage after the division by the divisor, so here it is multiplied by the divisor.
             parent_scores = parent_scores + coverage_scores * divisor
 
         # 4. The best continuations of each sentence.
@@ -230,7 +233,7 @@ class BeamSearch:
                 parent_scores=sentences.scores,
             )
 
-        # 5. At the length limit hypotheses may have to end, which costs nothing.
+        # 5. At the length limit, hypotheses may be forced to end with EOS, whose log-probability is not counted.
         if config.effective_at_limit == "end":
             candidates, token_penalties = self._end_at_limit(state, candidates, token_penalties)
         tokens = memory.ids_of(candidates.columns)  # (B,C)
@@ -248,37 +251,45 @@ class BeamSearch:
                 parents=candidates.parents, tokens=tokens, scores=candidates.scores, ranking=ranking
             )
 
-        # 7. The sentences after the step: which are done, and the new tokens of their hypotheses.
-        sentences = replace(
+        # 7. The sentences after the step: the new tokens of their hypotheses, and which of them are done.
+        next_sentences = replace(
             sentences,
             tokens=tokens.gather(1, candidates.survivors),
             repetition_penalties=repetition_penalties,
             diversity_penalties=diversity_penalties,
         )
-        sentences = self._end_sentences(state, sentences, candidates, ranking)
+        next_sentences = self._end_sentences(state, next_sentences, candidates, ranking)
 
-        # 8. The new beam: each hypothesis inherits from its parent, at the next position.
+        # 8. The new beam: each hypothesis inherits its parent's state, at the next position.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
         parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
-        state.hypotheses = self._advance_beam(state, hypotheses, parents, sentences.tokens)
-        state.sentences = sentences
+        state.hypotheses = self._advance_beam(state, hypotheses, parents, next_sentences.tokens)
+        state.sentences = next_sentences
+        n_sentences = len(ranking)
         return StepResult(
             candidates=candidates,
             tokens=tokens,
             ranking=ranking,
-            attention=self._for_result(output.attention, len(ranking)),
-            copy_gate=self._for_result(output.copy_gate, len(ranking)),
+            attention=self._for_result(output.attention, n_sentences),
+            copy_gate=self._for_result(output.copy_gate, n_sentences),
         )
+
+    def _candidate_divisors(self, state: SearchState) -> Tensor:
+        """Returns the length penalty of the candidates `(B,1)`, which have one token more than their parents."""
+        n_written = state.sentences.tokens_after_prompt(
+            state.cache.position, maximum=len(state.divisors) - 1
+        )  # (B,)
+        return state.divisors.index_select(0, n_written)[:, None]
 
     def _choose_candidates(
         self, state: SearchState, values: Tensor, parent_scores: Tensor, block_maxima: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Chooses the candidates of a step by the kind of search that the settings name.
+        """Chooses the candidates of a step: diverse, constrained, sampled or best.
 
         Args:
             state: the state of the search.
             values: scores of all continuations `(N,X)`.
-            parent_scores: scores of the hypotheses that they continue `(B,W)`.
+            parent_scores: scores of their parents `(B,W)`.
             block_maxima: see `Continuations`.
 
         Returns:
@@ -322,7 +333,7 @@ class BeamSearch:
     def _end_at_limit(
         self, state: SearchState, candidates: Candidates, token_penalties: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Ends the hypotheses of sentences at their length limit; returns the candidates and their token penalties."""
+        """Ends the hypotheses of sentences at their length limit; returns candidates and token penalties after this."""
         sentences = state.sentences
         constraints = state.constraints
         is_last = (state.cache.position >= sentences.last_position)[:, None]  # (B,1)
@@ -336,10 +347,10 @@ class BeamSearch:
     def _add_repetition_penalties(
         self, sentences: SentenceState, candidates: Candidates, token_penalties: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Adds the repetition penalties of all words of each candidate to its score.
+        """Adds the repetition penalties of all tokens of each candidate to its log-probability.
 
         Returns:
-            The sums `(B,C)`, and the penalties of the survivors `(B,K)`; None without such penalties.
+            The sums `(B,C)`, and the penalties of the survivors `(B,K)`; None without a repetition penalty.
         """
         if sentences.repetition_penalties is None:
             return candidates.scores, None
@@ -349,13 +360,13 @@ class BeamSearch:
         return candidates.scores + penalties, penalties.gather(1, candidates.survivors)
 
     def _is_guided_by_coverage(self) -> bool:
-        """Whether the coverage penalty guides the choice of candidates, in addition to their log-probabilities."""
+        """Whether the coverage penalty guides the choice of candidates."""
         if self.coverage_penalty is None or self.sampling is not None:
             return False
         return self.coverage_penalty.guides_choice
 
     def _add_to_coverage(self, coverage: Tensor | None, output: ModelOutput) -> Tensor:
-        """Returns the sum of all attention `(N,S)` after this step; a new tensor, as all that a step replaces."""
+        """Returns the sum of all attention `(N,S)` so far, as a new tensor: a step must not share memory."""
         assert output.attention is not None, "a model without attention has no coverage penalty"
         if coverage is None:
             return output.attention.clone()
@@ -364,7 +375,7 @@ class BeamSearch:
     def _coverage_scores(
         self, penalty: CoveragePenalty, coverage: Tensor, sentences: SentenceState
     ) -> Tensor:
-        """The coverage penalty of each hypothesis `(B,W)`, zero or less, from its coverage `(N,S)`."""
+        """Returns the coverage penalty of each hypothesis `(B,W)`, zero or less, from its coverage `(N,S)`."""
         words = sentences.memory.mask  # (B,S)
         if has_source_end(self.model):
             words = source_words(words)
@@ -374,10 +385,10 @@ class BeamSearch:
         return coverage_score(penalty, coverage, words)
 
     def _may_skip_softmax(self, sentences: SentenceState) -> bool:
-        """Whether the best continuations can be found without the softmax, and whether that is faster.
+        """Whether the best continuations can be found without the softmax, and faster.
 
-        The softmax subtracts the same number from all logits of a hypothesis. So the score of the hypothesis may be
-        lowered by this number instead.
+        The softmax subtracts the same number from all logits of a hypothesis, so `step` subtracts it from the score of
+        the hypothesis instead.
         """
         n_logits = sentences.scores.numel() * self.model.sizes["tgt"]
         if n_logits < MANY_LOGITS or not predicts_by_softmax(self.model):
@@ -389,7 +400,10 @@ class BeamSearch:
     def _score_continuations(
         self, state: SearchState, output: ModelOutput, needs_log_probs: bool
     ) -> Continuations:
-        """The scores of all continuations under the rules; without a softmax, unless it `needs_log_probs`."""
+        """Returns the scores of all continuations after the rules.
+
+        They are logits unless `needs_log_probs` or the model copies.
+        """
         memory = state.sentences.memory
         if needs_log_probs:
             log_probs = self.model.predict(output, memory)  # (N,X)
@@ -404,14 +418,14 @@ class BeamSearch:
         logits = self.apply_rules(state, logits)
         keeps_other_tokens = all(rule.forbids_special_tokens_only for rule in state.sentences.rules)
         if not keeps_other_tokens:
-            return Continuations(logits, log_sums)  # the maximum of any block may be forbidden
-        # Special tokens are in the first block, so only its maximum may have changed.
+            return Continuations(logits, log_sums)  # any block may have lost its maximum
+        # Special tokens are in the first block, so only the maximum of that block can have changed.
         first_block = logits[:, :BLOCK]  # (N,BLOCK)
         maxima[:, 0] = first_block.amax(1)
         return Continuations(logits, log_sums, maxima)
 
     def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
-        """Returns the log-probabilities `(N,X)`, or logits, under all rules; may write into `log_probs`."""
+        """Applies all rules to log-probabilities `(N,X)` or logits; may overwrite `log_probs`."""
         rules = state.sentences.rules
         constraints = state.constraints
         live = self.live_hypotheses(state, log_probs)
@@ -428,7 +442,7 @@ class BeamSearch:
         return log_probs
 
     def live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
-        """Returns what rules may know about the hypotheses; `log_probs` `(N,X)` are the scores before any rule."""
+        """Returns the hypotheses as rules see them; `log_probs` `(N,X)` are the scores before any rule."""
         sentences = state.sentences
         memory = sentences.memory
         position = state.cache.position  # (B,)
@@ -440,7 +454,7 @@ class BeamSearch:
         forced_log_probs = None
         if forced is not None:
             forced = forced.repeat_interleave(width, 0)  # (N,)
-            forced_ids = forced.clamp(min=PAD)  # NEW_WORD, which is negative, is no token
+            forced_ids = forced.clamp(min=PAD)  # (N,): NEW_WORD is negative, and not a token
             columns = memory.columns_of(forced_ids)  # (N,)
             forced_log_probs = log_probs.gather(1, columns[:, None])  # (N,1)
         return LiveHypotheses(
@@ -456,14 +470,14 @@ class BeamSearch:
     def _end_sentences(
         self, state: SearchState, sentences: SentenceState, candidates: Candidates, ranking: Tensor
     ) -> SentenceState:
-        """Returns the sentences with new scores of their hypotheses, minus infinity where a sentence is done.
+        """Updates which sentences are done, and the scores of their hypotheses: minus infinity if the sentence is done.
 
-        The sentences already have the tokens and penalties of this step; the cache is still at its position.
+        `sentences` already have the tokens and penalties of this step, while the cache is still at its position.
 
-        With the stop `first_k` a sentence is done when K hypotheses are finished. `exact` compares: `n_best` must be
+        When a sentence is done depends on the stop. `first_k`: K hypotheses are finished. `exact`: `n_best` are
         finished, and no unfinished one could overtake the last of them, even if all its tokens up to the length limit
-        had a probability of 1. `huggingface` compares K finished ones with the best unfinished one at its present
-        length. A sentence is also done at its length limit, or if no continuation is left.
+        had a probability of 1. `huggingface`: K are finished, and the best unfinished one is no better than the last
+        of them at its present length. A sentence is also done at its length limit, or if no continuation is left.
         """
         n_groups = self.config.n_groups
         position = state.cache.position  # (B,)
@@ -491,7 +505,7 @@ class BeamSearch:
         has_none_left = best_unfinished == -INFINITY  # (B,)
         done = sentences.done | is_satisfied.all(1) | is_at_limit | has_none_left  # (B,)
 
-        # The hypotheses of a group that is satisfied, or of a sentence that is done, have no continuations any more.
+        # No hypothesis of a satisfied group, or of a sentence that is done, is continued.
         group_done = done[:, None]  # (B,1)
         if n_groups > 1:
             group_done = group_done | is_satisfied  # (B,G)
@@ -505,7 +519,7 @@ class BeamSearch:
     def _advance_beam(
         self, state: SearchState, hypotheses: HypothesisState, parents: Tensor, tokens: Tensor
     ) -> HypothesisState:
-        """Advances the cache; returns the children of `parents` `(B,K)`, which continue with `tokens` `(B,K)`."""
+        """Advances the cache; returns the state of the new hypotheses, given their `parents` and `tokens` `(B,K)`."""
         constraints = state.constraints
         width = parents.shape[1]
         rows = state.cache.parent_rows(parents)  # (N,)
@@ -513,7 +527,7 @@ class BeamSearch:
         if constraints is not None:
             progress = constraints.advance(rows.view_as(parents), tokens)  # (B,K,...)
             progress = progress.mapped(lambda tensor: tensor.flatten(0, 1))  # (N,...)
-        if width == 1:  # a single hypothesis is its own parent: nothing moves
+        if width == 1:  # a single hypothesis is its own parent, so nothing moves
             state.cache.next_step(None, width)
         else:
             state.cache.next_step(rows, width)
@@ -527,7 +541,7 @@ class BeamSearch:
         return replace(hypotheses, history=history, progress=progress)
 
     def _for_result(self, tensor: Tensor | None, n_sentences: int) -> Tensor | None:
-        """A part of the model's output `(N,*)` as a result keeps it, `(B,K,*)`; None if attention is not needed."""
+        """Returns a tensor of the model's output `(N,*)` as `(B,K,*)`; None if attention is not needed."""
         if tensor is None or not self.need_attention:
             return None
         size = tensor.shape[1]
@@ -536,9 +550,9 @@ class BeamSearch:
         return by_sentence.expand(-1, beam_size, -1)
 
     def max_tokens(self, batch: Batch, columns: int) -> int:
-        """Returns an upper bound of the length limit, EOS included, of sentences with this many source columns.
+        """Returns an upper bound of the length limit, including EOS, of sentences with `columns` source columns.
 
-        The sentences read text if those of the batch do.
+        Of the batch, this reads only whether the sentences have source texts.
         """
         rule = self.token_classes.rule
         required = None
@@ -561,7 +575,7 @@ class BeamSearch:
         config = self.config
         device = self.device
         host_batch = batch
-        # sentences that are inserted later are written into these tensors
+        # cloned, since sentences that are inserted later are written into these tensors
         batch = batch.to(device).mapped(torch.clone)
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
@@ -573,7 +587,7 @@ class BeamSearch:
         limits = self._length_limits(host_batch, custom_rule, host_prompt_lengths)  # (B,)
         longest = int(limits.max())
 
-        # 1. The encoded sources, and what is allowed to follow.
+        # 1. The encoded sources, and the restrictions on target tokens.
         memory = model.encode(batch)
         shortlist_mask = None  # (B,V)
         if self.shortlist is not None:
@@ -597,12 +611,12 @@ class BeamSearch:
 
         # 2. The state of the model, which has read the prompts.
         model_state = model.start(memory)
-        # Few translations are a quarter longer than their source; for those the cache grows.
+        # Few translations are more than a quarter longer than their source; for these the cache grows.
         positions = min(longest + 1, max(INITIAL_LENGTH, memory.mask.shape[1] * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.n_hypotheses
         cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
         if host_prompt_lengths is not None and prompt.shape[1]:
-            # The last token is read by the first step.
+            # The last token of each prompt is left to the first step.
             shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
             _, model_state = model.prefill(
                 shifted_prompt, model_state, memory, cache, host_prompt_lengths
@@ -647,7 +661,7 @@ class BeamSearch:
         )
 
     def _checked_constraints(self, batch: Batch) -> Constraints | None:
-        """Returns the required terms of a batch; raises a RecipeError if this search cannot meet any."""
+        """Returns the terms of a batch; raises a RecipeError if this search does not support terms."""
         constraints = batch.terms
         assert constraints is None or isinstance(constraints, Constraints)
         if constraints is not None:
@@ -655,7 +669,7 @@ class BeamSearch:
         return constraints
 
     def _begin_custom_rule(self, batch: Batch) -> Rule | None:
-        """The rule that `search.rule` names, for the sentences of a batch."""
+        """Returns the rule that `search.rule` names, for the sentences of a batch."""
         if self.config.rule is None:
             return None
         assert self.token_classes.rule is not None, "a rule must know the vocabularies"
@@ -672,11 +686,11 @@ class BeamSearch:
         word_starts: Tensor | None,
         custom_rule: Rule | None,
     ) -> tuple[Rule, ...]:
-        """The rules of this search, in the order in which they are applied.
+        """Returns the rules of this search, in the order in which they are applied.
 
-        A minimum length comes before blocked n-grams, since a sentence in which every n-gram is blocked may end early.
-        A forced prefix comes after both, since it overrides them. All batches without prefix and terms have the same
-        rules, so that their sentences can share slots.
+        The minimum length comes before n-gram blocking, since a sentence in which every n-gram is blocked may end
+        early. A forced prefix comes after both, since it overrides them. All batches without prefixes and terms have
+        the same rules, so that their sentences can share slots.
         """
         config = applicable_limits(self.config, batch)
         special_tokens = [PAD, BOS]
@@ -698,9 +712,9 @@ class BeamSearch:
     def _length_limits(
         self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None
     ) -> Tensor:
-        """The maximum number of tokens of each sentence, EOS included, `(B,)`, on the CPU.
+        """Returns the maximum number of tokens of each sentence, including EOS, `(B,)`, on the CPU.
 
-        Limits do not exceed the positions of the model, unless a prefix, constraints or a rule need more tokens.
+        Limits do not exceed the model's positions, unless a prefix, constraints or a rule need more tokens.
         """
         config = applicable_limits(self.config, batch)
         required = None  # (B,): tokens that the limit must leave room for
@@ -723,12 +737,12 @@ class BeamSearch:
         shortest_limits = max_lengths(
             shortest_config, lengths, prefix=prefix, required=required
         )  # (B,)
-        # A tensor if there are prompts: each sentence has the positions that its prompt leaves.
+        # With prompts, each sentence has the positions after its own prompt.
         positions_left = n_positions if prompt_lengths is None else n_positions - prompt_lengths
         return limits.clamp(max=positions_left).maximum(shortest_limits)
 
     def _shortlist_mask(self, batch: Batch, shortlist: Shortlist) -> Tensor:
-        """The words of the shortlist for each sentence `(B,V)`, bool."""
+        """Returns a mask of the shortlisted words of each sentence `(B,V)`, bool."""
         if not batch.reads_text:
             raise RecipeError(
                 "a shortlist needs a source text, and this model reads none: remove the shortlist"
@@ -742,12 +756,12 @@ class BeamSearch:
         return shortlist.candidates(batch, self.model.config.copies, prefix)
 
     def _initial_best_finished(self, scores: Tensor) -> Tensor | None:
-        """Minus infinity for each finished hypothesis that the stop compares; None if it compares none."""
-        counts = {"exact": self.n_best, "huggingface": self.config.n_hypotheses}
-        count = counts.get(self.config.effective_stop)
-        if count is None:
+        """Returns minus infinity for each finished hypothesis that the stop compares; None if it compares none."""
+        compared = {"exact": self.n_best, "huggingface": self.config.n_hypotheses}
+        n_compared = compared.get(self.config.effective_stop)
+        if n_compared is None:
             return None
-        return scores.new_full((len(scores), count), -INFINITY)  # (B,n_best) or (B,K)
+        return scores.new_full((len(scores), n_compared), -INFINITY)  # (B,n_best) or (B,K)
 
 
 # ----------------------------------------------------------------------------------------------- parts of the step
@@ -756,29 +770,29 @@ class BeamSearch:
 def diverse_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int
 ) -> tuple[Candidates, Tensor]:
-    """Diverse beam search: chooses the candidates of G groups, each with a beam of K/G, one group after the other.
+    """Diverse beam search: chooses the candidates of G groups with beams of K/G, one group after the other.
 
-    The scores of a group are lowered by `DIVERSITY_STRENGTH` at a word for every hypothesis of an earlier group that
-    continues with it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
+    In each group, the score of a word is lowered by `DIVERSITY_STRENGTH` for every hypothesis of an earlier group that
+    continues with this word: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
 
     Args:
         log_probs: scores of all continuations `(N,X)`.
-        scores: scores of the hypotheses `(B,W)`. Group g has the columns g*K/G to (g+1)*K/G-1; in the first step all
-            groups continue the only hypothesis.
+        scores: scores of the hypotheses `(B,W)`. Group g has the columns g*K/G to (g+1)*K/G-1. In the first step all
+            groups continue the same single hypothesis.
         beam_size: K.
         n_groups: G.
 
     Returns:
-        The candidates of all groups in turn, and the penalty of each `(B,C)`.
+        The candidates of all groups, one group after the other, and the penalty of each `(B,C)`.
     """
     n_sentences, width = scores.shape
     group_size = beam_size // n_groups
-    # hypotheses that a group continues: 1 in the first step
+    # number of hypotheses that a group continues, 1 in the first step
     group_width = max(1, width // n_groups)
     lowered = log_probs.view(n_sentences, width, -1).clone()  # (B,W,X)
-    # Words of the groups so far.
+    # Words of the earlier groups' survivors.
     used_words = scores.new_zeros(n_sentences, 0, dtype=torch.long)  # (B,*)
-    parts: list[Candidates] = []
+    groups: list[Candidates] = []
     penalties: list[Tensor] = []
     for group in range(n_groups):
         first_parent = group * group_width if width > 1 else 0
@@ -786,22 +800,25 @@ def diverse_candidates(
         group_log_probs = lowered[:, first_parent:end_parent].reshape(
             n_sentences * group_width, -1
         )  # (B*W/G,X)
-        part = best_candidates(group_log_probs, scores[:, first_parent:end_parent], group_size)
-        is_used = part.columns[:, :, None] == used_words[:, None]  # (B,2K/G,*)
+        group_best = best_candidates(
+            group_log_probs, scores[:, first_parent:end_parent], group_size
+        )
+        is_used = group_best.columns[:, :, None] == used_words[:, None]  # (B,2K/G,*)
         times_used = is_used.sum(2)  # (B,2K/G)
         penalties.append(times_used * -DIVERSITY_STRENGTH)
-        # Numbers within all candidates and hypotheses of the sentence, instead of those of the group.
-        parts.append(
+        # Turn indices within the group into indices within the sentence.
+        first_candidate = 2 * group_size * group
+        groups.append(
             replace(
-                part,
-                parents=part.parents + first_parent,
-                survivors=part.survivors + 2 * group_size * group,
+                group_best,
+                parents=group_best.parents + first_parent,
+                survivors=group_best.survivors + first_candidate,
             )
         )
 
-        # The words of the survivors become more expensive for later groups.
-        is_missing = part.survivor_scores == -INFINITY  # (B,K/G): fewer continuations exist
-        words = part.columns.gather(1, part.survivors)  # (B,K/G)
+        # Lower the scores of the survivors' words for later groups.
+        is_missing = group_best.survivor_scores == -INFINITY  # (B,K/G): no continuation was left
+        words = group_best.columns.gather(1, group_best.survivors)  # (B,K/G)
         surviving_words = words.masked_fill(is_missing, NO_TOKEN)  # (B,K/G)
         used_words = torch.cat([used_words, surviving_words], 1)
         penalty = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
@@ -810,26 +827,29 @@ def diverse_candidates(
         all_penalties = penalty[:, None].expand(-1, width, -1)  # (B,W,K/G)
         lowered.scatter_add_(2, all_columns, all_penalties)
     candidates = Candidates(
-        columns=torch.cat([part.columns for part in parts], 1),
-        parents=torch.cat([part.parents for part in parts], 1),
-        scores=torch.cat([part.scores for part in parts], 1),
-        ended=torch.cat([part.ended for part in parts], 1),
-        survivors=torch.cat([part.survivors for part in parts], 1),
-        survivor_scores=torch.cat([part.survivor_scores for part in parts], 1),
+        columns=torch.cat([chosen.columns for chosen in groups], 1),
+        parents=torch.cat([chosen.parents for chosen in groups], 1),
+        scores=torch.cat([chosen.scores for chosen in groups], 1),
+        ended=torch.cat([chosen.ended for chosen in groups], 1),
+        survivors=torch.cat([chosen.survivors for chosen in groups], 1),
+        survivor_scores=torch.cat([chosen.survivor_scores for chosen in groups], 1),
     )
     return candidates, torch.cat(penalties, 1).to(log_probs.dtype)
 
 
 def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Candidates:
-    """Ends all hypotheses of `scores` `(B,W)` with EOS, at no cost, where `is_last` `(B,1)`; returns the candidates."""
+    """Ends all hypotheses of the sentences with `is_last` `(B,1)` with EOS, whose log-probability is not counted.
+
+    `scores` `(B,W)` are those of the hypotheses. Returns the new candidates.
+    """
     n_candidates = candidates.columns.shape[1]
     width = scores.shape[1]
-    numbers = torch.arange(n_candidates, device=scores.device)  # (C,)
-    numbers = numbers.expand_as(candidates.columns)  # (B,C)
-    # Candidate c continues hypothesis c. Candidates from W on are not needed.
-    parents = numbers.clamp(max=width - 1)  # (B,C)
+    indices = torch.arange(n_candidates, device=scores.device)  # (C,)
+    indices = indices.expand_as(candidates.columns)  # (B,C)
+    # Candidate c continues hypothesis c. The candidates from W on are not needed.
+    parents = indices.clamp(max=width - 1)  # (B,C)
     end_scores = scores.gather(1, parents)  # (B,C)
-    end_scores = end_scores.masked_fill(numbers > parents, -INFINITY)
+    end_scores = end_scores.masked_fill(indices > parents, -INFINITY)
     return Candidates(
         columns=candidates.columns.masked_fill(is_last, EOS),
         parents=torch.where(is_last, parents, candidates.parents),
@@ -843,23 +863,23 @@ def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Can
 def restore_model_scores(
     candidates: Candidates, log_probs: Tensor, guided_values: Tensor, parent_scores: Tensor
 ) -> tuple[Candidates, Tensor]:
-    """Gives candidates that were chosen by scores with penalties the model's own log-probabilities.
+    """Replaces the penalized scores of candidates by the model's own log-probabilities.
 
     Args:
-        candidates: chosen by `guided_values` and by scores of hypotheses with further penalties.
-        log_probs: the model's own `(N,X)`.
-        guided_values: `log_probs` with penalties `(N,X)`.
-        parent_scores: log-probabilities of the hypotheses `(B,W)`.
+        candidates: the candidates of a guided step, with the scores by which they were chosen.
+        log_probs: the model's own log-probabilities `(N,X)`.
+        guided_values: the log-probabilities with penalties `(N,X)`.
+        parent_scores: log-probabilities of the hypotheses, without penalties, `(B,W)`.
 
     Returns:
-        The candidates, and the penalty that `guided_values` adds to the last token of each `(B,C)`.
+        The candidates, and the penalty of each one's last token in `guided_values`, `(B,C)`.
     """
     n_sentences = len(parent_scores)
     flat_indices = candidates.parents * log_probs.shape[1] + candidates.columns  # (B,C)
     token_log_probs = log_probs.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
     token_values = guided_values.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
 
-    # Candidates that no continuation was left for keep minus infinity.
+    # Candidates for which no continuation was left keep minus infinity.
     is_missing = candidates.scores == -INFINITY  # (B,C)
     scores = parent_scores.gather(1, candidates.parents)  # (B,C)
     scores = scores + token_log_probs
@@ -868,7 +888,7 @@ def restore_model_scores(
     survivor_scores = scores.gather(1, candidates.survivors)  # (B,K)
     survivor_scores = survivor_scores.masked_fill(is_missing, -INFINITY)
 
-    is_possible = token_log_probs > -INFINITY  # (B,C): else the difference would be NaN
+    is_possible = token_log_probs > -INFINITY  # (B,C): otherwise the difference is NaN
     penalties = torch.where(is_possible, token_values - token_log_probs, 0.0)  # (B,C)
     return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
@@ -877,7 +897,7 @@ def restore_model_scores(
 
 
 def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
-    """Returns the settings without limits by the source if the batch has no source text."""
+    """Returns the settings, without length limits relative to the source if the batch has no source text."""
     if batch.reads_text:
         return config
     return config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
@@ -886,7 +906,7 @@ def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
 def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
     """Numbers the unknown words of a batch by source position, for a model that copies.
 
-    An unknown word becomes V plus the first position at which it occurs in the source.
+    The id of an unknown word becomes V plus its first source position.
     """
     source = batch.inputs.copy.extended  # (B,S)
     terms = batch.terms
@@ -896,7 +916,7 @@ def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
         return number_by_position(ids, source, vocabulary_size, UNK)
 
     source_length = source.shape[1]
-    padding = -(vocabulary_size + source_length) % BLOCK  # whole blocks are searched faster
+    padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are searched faster
     return replace(
         batch,
         inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),
@@ -907,14 +927,14 @@ def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
 
 
 def _add_prompt_lengths(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """Adds the lengths of the prompts to numbers of tokens `(B,)`."""
+    """Adds the prompt lengths, if there are any, to token counts `(B,)`."""
     if prompt_lengths is None:
         return counts
     return counts + prompt_lengths
 
 
 def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """The token that the first step reads `(B,1)`: the last one of the prompt, or BOS."""
+    """Returns the tokens that the first step reads `(B,1)`: the last one of each prompt, or BOS."""
     if prompt_lengths is None:
         n_sentences = len(prompt)
         return torch.full((n_sentences, 1), BOS, device=prompt.device)
@@ -926,7 +946,7 @@ def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
 def _prefix_after_prompt(
     prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None
 ) -> Tensor | None:
-    """Puts a prefix `(B,*)` after the prompt `(B,P)`, so that its columns are positions: `(B,P+*)`."""
+    """Appends each prefix `(B,*)` to its prompt `(B,P)`, so that columns are positions: `(B,P+*)`."""
     if prefix is None or prompt_lengths is None:
         return prefix
     prefix_length = prefix.shape[1]

@@ -1,7 +1,7 @@
 """The candidates of a step of beam search: the best continuations, with ties broken in the same way everywhere.
 
-Letters as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column, where the parent
-is the number of the hypothesis within its sentence, below W.
+Letters as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column; the parent is the
+index of a hypothesis within its sentence, below W.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
 
 BLOCK = 64
-"""Columns in a block, whose maximum the first pass reads; a multiple of the vector width, about sqrt(X)."""
+"""Number of columns in a block; the first pass of a top-k reads only the maximum of each block. A multiple of the
+vector width, about sqrt(X)."""
 SORTED_DIRECTLY = 4096
-"""Number of values up to which a CPU sorts them faster than it builds integer keys from them."""
+"""Number of values up to which sorting them directly is faster on a CPU than building integer keys."""
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,23 @@ class Candidates(Rows):
     """The candidates of one step for each of B sentences, best first."""
 
     columns: Tensor
-    """The column of each candidate's token in the scores of the step `(B,C)`, int64."""
+    """Column of each candidate's token in the scores of the step `(B,C)`, int64."""
     parents: Tensor
-    """The number of the hypothesis that each candidate continues, below W, `(B,C)`."""
+    """Index of the hypothesis that each candidate continues, below W, `(B,C)`."""
     scores: Tensor
-    """Log-probability of each candidate from the start `(B,C)`."""
+    """Cumulative log-probability of each candidate `(B,C)`."""
     ended: Tensor
-    """Candidates that become finished hypotheses, `(B,C)`, bool."""
+    """Whether each candidate becomes a finished hypothesis, `(B,C)`, bool."""
     survivors: Tensor
-    """Numbers of the candidates that make up the next beam `(B,K)`."""
+    """Indices of the candidates that make up the next beam, below C, `(B,K)`."""
     survivor_scores: Tensor
-    """Log-probabilities of the survivors `(B,K)`; minus infinity in the places that no continuation is left for."""
+    """Log-probabilities of the survivors `(B,K)`; minus infinity if fewer than K continuations are left."""
 
 
 def best_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, block_maxima: Tensor | None = None
 ) -> Candidates:
-    """Returns the 2K best continuations: those of the K best that end are finished, the K best others survive.
+    """Returns the 2K best continuations. Those among the first K that end are finished; the K best others survive.
 
     Arguments as in `top_continuations`.
     """
@@ -55,7 +56,7 @@ def best_candidates(
     is_end = columns == EOS  # (B,C)
     ended = is_end & (candidate_scores > -INFINITY)
     ended[:, beam_size:] = False
-    # A stable sort of the flags moves the candidates that end after the others, and keeps both groups best first.
+    # A stable sort of the flags puts the candidates that do not end first, and keeps both groups best first.
     _, order = is_end.sort(dim=1, stable=True)  # (B,C)
     survivors = order[:, :beam_size]  # (B,K)
     return Candidates(
@@ -73,18 +74,18 @@ def top_continuations(
 ) -> tuple[Tensor, Tensor]:
     """Returns the C best continuations of each sentence's hypotheses: an exact top-k of `scores + log_probs`.
 
-    A first top-k runs over the maxima of blocks of columns. The best continuations all lie in the blocks that win it,
-    and a second top-k reads only those blocks, which takes less time than one over all columns. Among equal values the
+    A first top-k runs over the maxima of blocks of columns. All of the best continuations are in the blocks that it
+    selects, so a second top-k reads only those blocks, which is faster than one over all columns. Of equal values the
     first one wins, in both passes.
 
     Args:
-        log_probs: `(N,X)`. May be logits, if the scores are lowered by the log of the sum of their exponentials.
+        log_probs: `(N,X)`. They may be logits if the scores are lowered by the logits' logsumexp.
         scores: log-probabilities of the hypotheses `(B,W)`.
         count: C.
-        block_maxima: the maxima of the blocks of each row of `log_probs` `(N,blocks)`, if already computed.
+        block_maxima: the maximum of each block in each row of `log_probs` `(N,blocks)`, if already computed.
 
     Returns:
-        Scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. Where fewer than C exist, the
+        Scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. If there are fewer than C, the
         remaining scores are minus infinity.
     """
     n_sentences, width = scores.shape
@@ -101,13 +102,13 @@ def top_continuations(
     block_scores = block_scores.view(n_sentences, -1)  # (B,W*blocks)
     n_chosen = min(count, width * n_blocks)
     _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
-    # In the order of their columns, so that the first of equal values also comes first in the second pass.
+    # Sorted by column, so that the first of equal values also comes first in the second pass.
     chosen_blocks, _ = chosen_blocks.sort(1)
 
     # 2. The values of these blocks.
     parents = chosen_blocks // n_blocks  # (B,chosen)
     first_columns = torch.sub(chosen_blocks, parents, alpha=n_blocks) * BLOCK  # (B,chosen)
-    # The last block of a row may be shorter. It is read together with columns of the block before, masked below.
+    # The last block of a row may be shorter. It is read together with columns of the previous block, masked below.
     read_columns = first_columns.clamp(max=n_columns - block_size)  # (B,chosen)
     block_starts = torch.add(read_columns, parents, alpha=n_columns)  # (B,chosen): flat indices
     sentence_starts = torch.arange(
@@ -127,9 +128,9 @@ def top_continuations(
     # 3. The best of these values.
     values = values.view(n_sentences, -1)  # (B,chosen*block)
     n_missing = max(0, count - values.shape[1])
-    best_scores, places = stable_topk(values, count - n_missing)  # (B,C)
-    best_block_starts = block_starts.gather(1, places // block_size)  # (B,C)
-    flat_indices = best_block_starts + places % block_size  # (B,C)
+    best_scores, value_indices = stable_topk(values, count - n_missing)  # (B,C)
+    best_block_starts = block_starts.gather(1, value_indices // block_size)  # (B,C)
+    flat_indices = best_block_starts + value_indices % block_size  # (B,C)
     if n_missing:
         best_scores = pad(best_scores, (0, n_missing), value=-INFINITY)
         flat_indices = pad(flat_indices, (0, n_missing))
@@ -137,9 +138,9 @@ def top_continuations(
 
 
 def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
-    """Returns `size` neighbouring numbers of `log_probs` `(N,X)`, from each of M places in the flat tensor: `(M,size)`.
+    """Returns `size` consecutive values of the flattened `log_probs`, starting at each of M flat indices: `(M,size)`.
 
-    All windows are overlapping views of one tensor, so that only the chosen ones are copied.
+    The windows are overlapping views of one tensor, so only the chosen ones are copied.
     """
     flat = log_probs.reshape(-1)  # (N*X,)
     n_windows = len(flat) - size + 1
@@ -148,10 +149,10 @@ def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the best values of each row `(B,M)`, best first, and their columns: `(B,count)` both.
+    """Returns the largest values of each row `(B,M)`, in descending order, and their columns, each `(B,count)`.
 
-    Among equal values the first column comes first; with `torch.topk` that depends on the length of the row. NaN counts
-    as the best value.
+    Of equal values the first column comes first; with `torch.topk` that depends on the length of the row. NaN counts as
+    the largest value.
     """
     is_on_cpu = values.device.type == "cpu"
     has_keys = values.dtype == torch.float32  # the integer keys below are made from 32 bits
@@ -161,18 +162,18 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     if count:
         best, columns = values.topk(count, 1)  # (B,count)
-        # The choice is unique if the chosen values fall strictly, and if no value that was left out equals the last
-        # chosen one: then exactly one value of each row equals it. NaN compares as False, and so is never unique.
-        falls_strictly = (best[:, :-1] > best[:, 1:]).all()
+        # The choice is unique if the chosen values strictly decrease and no other value equals the last chosen one, so
+        # that each row has exactly one value equal to it. Comparisons with NaN are False, so NaN is never unique.
+        strictly_decreases = (best[:, :-1] > best[:, 1:]).all()
         last_chosen = best[:, -1:]  # (B,1)
         n_equal_to_last = torch.count_nonzero(values == last_chosen)
-        is_unique = falls_strictly & (n_equal_to_last <= len(values))
+        is_unique = strictly_decreases & (n_equal_to_last <= len(values))
         if bool(is_unique):
             return best, columns
 
-    # With ties, take the largest of 64-bit keys, which are all different. The upper half of a key holds the bits of the
-    # float. Read as integers, the bits of positive floats are in order and those of negative floats in reverse order,
-    # so all bits of negative floats except the sign are flipped. The lower half is larger for an earlier column.
+    # If there are ties, choose by 64-bit keys, which are all different. The upper half of a key holds the float's bits.
+    # Read as integers, the bits of positive floats are in ascending order and those of negative floats in descending
+    # order, so all bits of negative floats except the sign are flipped. Earlier columns have a larger lower half.
     last_column = values.shape[1] - 1
     numbers = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY)  # (B,M)
     bits = numbers.view(torch.int32)  # (B,M)

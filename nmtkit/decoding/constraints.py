@@ -1,20 +1,22 @@
-"""Lexically constrained beam search: terms that a translation must contain, and terms that it must not contain.
+"""Lexically constrained beam search: terms that a translation must or must not contain.
 
 Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search". In every step the
 beam is divided among the banks, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam
 Allocation"; tensors keep their sizes, as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation
 and Monolingual Rewriting".
 
-A positive constraint is met once its tokens follow one another and the next token, the boundary token, begins another
-word or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is the number of tokens of
-constraints that it contains, boundary tokens included. In every step the best hypothesis of the highest bank survives,
-and can always be continued into the next bank: so all constraints are met in time.
+A positive constraint is met once all its tokens have been written in a row and the next token, the boundary token,
+begins another word or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is the
+number of constraint tokens that it contains, including boundary tokens. In every step the best hypothesis of the
+highest bank survives and can be continued into the next bank, so all constraints are met in time.
 
 Letters as in `nmtkit.decoding.beam_search`, and:
 
-    U  positive constraints of a sentence at most       R  negative constraints of a sentence at most
-    L  tokens of a constraint at most                   M  candidates considered: W * (U + 1) + 2 * K
-    "..." N hypotheses, or candidates `(B,M)`
+    U    largest number of positive constraints of a sentence
+    R    largest number of negative constraints of a sentence
+    L    largest number of tokens of a constraint
+    M    candidates that a step considers: W * (U + 1) + 2 * K
+    ...  either N hypotheses or candidates B,M
 """
 
 from collections.abc import Callable
@@ -36,23 +38,23 @@ class Constraints(Rows):
     """The constraints on the translations of B sentences."""
 
     positive: Tensor
-    """Tokens of the terms that each translation must contain `(B,U,L)`, extended ids, padded with PAD; only PAD where a
-    sentence has fewer terms."""
+    """Extended ids of the terms that each translation must contain `(B,U,L)`, padded with PAD. Rows of PAD fill up
+    sentences with fewer terms."""
     in_order: Tensor
     """Whether the positive terms must occur in this order `(B,)`, bool."""
     negative: Tensor
-    """Tokens of the terms that each translation must not contain `(B,R,*)`, padded in the same way."""
+    """Extended ids of the terms that each translation must not contain `(B,R,*)`, padded in the same way."""
     copied_starts: Tensor | None = None
-    """Which tokens of the source begin a word `(B,S)`, bool; for a model that copies."""
+    """Whether each source token begins a word `(B,S)`, bool; None if the model does not copy."""
 
     def tokens_needed(self) -> Tensor:
-        """Returns the maximum number of tokens that the positive constraints take, with boundary tokens: `(B,)`."""
+        """Returns the most tokens that the positive constraints can take, including boundary tokens: `(B,)`."""
         lengths = _lengths(self.positive)  # (B,U)
         has_term = lengths > 0  # (B,U)
         return (lengths + has_term).sum(1)
 
     def map_ids(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
-        """Returns the constraints with other ids; `change` maps the ids of each sentence `(B,*)`."""
+        """Returns the constraints with ids mapped by `change`, from `(B,*)` to `(B,*)`."""
         positive = change(self.positive.flatten(1)).view_as(self.positive)  # (B,U,L)
         negative = change(self.negative.flatten(1)).view_as(self.negative)  # (B,R,*)
         return Constraints(
@@ -68,11 +70,13 @@ class ConstraintProgress(Rows):
     """How far hypotheses have met the constraints of their sentences."""
 
     reached: Tensor
-    """Whether the last tokens are the first l+1 tokens of an unmet positive constraint, `(...,U,L)`, bool."""
+    """Entry l tells whether the hypothesis ends with the first l+1 tokens of an unmet positive constraint,
+    `(...,U,L)`, bool."""
     met: Tensor
-    """Whether each positive constraint is met `(...,U)`, bool; True where there is no term."""
+    """Whether each positive constraint is met `(...,U)`, bool; True for padding."""
     negative: Tensor
-    """Whether the last tokens are the first l+1 tokens of a negative constraint, `(...,R,*)`, bool."""
+    """Entry l tells whether the hypothesis ends with the first l+1 tokens of a negative constraint, `(...,R,*)`,
+    bool."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,9 @@ class ConstrainedBeam:
     """The constraints of B sentences, and the progress of their N hypotheses."""
 
     constraints: Constraints
-    """With the ids of the search."""
+    """The constraints, with copied words numbered by source position."""
     word_starts: Tensor
-    """Tokens of the vocabulary that begin a word or are no part of one `(V,)`, bool."""
+    """Mask of the vocabulary's tokens that begin a word or are not part of one `(V,)`, bool."""
     progress: ConstraintProgress
 
     @classmethod
@@ -98,12 +102,13 @@ class ConstrainedBeam:
     # --------------------------------------------------------------------------------- what the constraints forbid
 
     def forbid(self, log_probs: Tensor, end: Tensor, forced: Tensor | None, memory: Memory) -> None:
-        """Forbids the last token of negative constraints, and EOS before all positive ones are met; in place.
+        """Forbids, in place, the last token of negative constraints, and EOS until all positive ones are met.
 
         Args:
-            log_probs: scores of the continuations under the rules `(N,X)`.
-            end: the model's own log-probability of EOS `(N,)`, which is allowed where nothing else is left.
-            forced: the token that each hypothesis must continue with `(N,)`; such hypotheses are not changed.
+            log_probs: scores of the continuations after the rules `(N,X)`.
+            end: the model's own log-probability of EOS `(N,)`, which is allowed if nothing else is.
+            forced: the token that each hypothesis must continue with `(N,)`; the scores of such hypotheses are not
+                changed.
             memory: the encoded sources.
         """
         if forced is None:
@@ -123,7 +128,7 @@ class ConstrainedBeam:
         last = (lengths - 1).clamp(min=0).unsqueeze(2)  # (N,R,1)
         last_tokens = negative.gather(2, last).squeeze(2)  # (N,R)
 
-        # Whether the last tokens of the hypothesis are all tokens of the constraint but its last one.
+        # Whether the hypothesis ends with all tokens of the constraint except the last one.
         reached = self.progress.negative  # (N,R,L)
         reached_before = pad(reached[..., :-1], (1, 0), value=True)  # (N,R,L)
         is_near_end = reached_before.gather(2, last).squeeze(2)  # (N,R)
@@ -136,18 +141,18 @@ class ConstrainedBeam:
     def mask_unmet_candidates(
         self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor
     ) -> Tensor:
-        """Returns ranking scores, minus infinity for candidates that do not meet constraints, unless none does.
+        """Sets the ranking scores of candidates that do not meet all constraints to minus infinity, unless none does.
 
         Args:
             parents: the parent of each candidate, below W, `(B,C)`.
-            tokens: the id of its token `(B,C)`.
-            scores: its log-probability `(B,C)`.
-            ranking: its ranking score `(B,C)`.
+            tokens: the id of each candidate's token `(B,C)`.
+            scores: the log-probability of each candidate `(B,C)`.
+            ranking: the ranking score of each candidate `(B,C)`.
         """
         width = len(self.progress.met) // len(ranking)
         rows = _rows(parents, width)  # (B,C)
         progress = self.advance(rows, tokens)  # (B,C,...)
-        # Allowed only where all constraints are met, or where nothing else is left.
+        # EOS is allowed only if all constraints are met, or if nothing else is left.
         is_end = tokens == EOS  # (B,C)
         is_met = self._all_met(progress) | is_end  # (B,C)
         is_possible = scores > -INFINITY  # (B,C)
@@ -156,7 +161,7 @@ class ConstrainedBeam:
         return ranking.masked_fill(is_masked, -INFINITY)
 
     def mask_unmet_hypotheses(self, scores: Tensor) -> Tensor:
-        """Returns scores `(B,W)`, minus infinity for hypotheses that do not meet constraints, unless none does."""
+        """Sets scores `(B,W)` of hypotheses that do not meet all constraints to minus infinity, unless none does."""
         is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
         is_met = is_met & (scores > -INFINITY)
         any_is_met = is_met.any(1, keepdim=True)  # (B,1)
@@ -169,8 +174,8 @@ class ConstrainedBeam:
         """Returns the progress of hypotheses after one more token each.
 
         Args:
-            rows: the hypotheses, by their rows among all N, `(B,M)`.
-            tokens: the id of the next token of each `(B,M)`.
+            rows: the rows of the hypotheses among all N, `(B,M)`.
+            tokens: the id of each hypothesis's next token `(B,M)`.
         """
 
         def select_rows(tensor: Tensor) -> Tensor:
@@ -181,8 +186,8 @@ class ConstrainedBeam:
         positive = self.constraints.positive[:, None]  # (B,1,U,L)
         negative = self.constraints.negative[:, None]  # (B,1,R,*)
         is_boundary = self._begins_word(tokens).unsqueeze(2)  # (B,M,1)
-        is_whole = _is_whole(before.reached, positive)  # (B,M,U)
-        met = before.met | (is_whole & is_boundary)  # (B,M,U)
+        is_complete = _is_complete(before.reached, positive)  # (B,M,U)
+        met = before.met | (is_complete & is_boundary)  # (B,M,U)
         may_continue = ~met & self._may_begin(met)  # (B,M,U)
         reached = _extend(before.reached, positive, tokens)  # (B,M,U,L)
         return ConstraintProgress(
@@ -196,9 +201,9 @@ class ConstrainedBeam:
     ) -> Candidates:
         """Chooses the candidates of a step from `log_probs` `(N,X)` and `scores` `(B,W)`.
 
-        It considers for each hypothesis the next token of every constraint and the best token that begins a word, and
-        the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the K
-        best of its bank. If all candidates are in one bank, the result equals that of `best_candidates`.
+        A step considers, for each hypothesis, the next token of every constraint and the best token that begins a word,
+        and the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the
+        K best of its bank. If all candidates are in one bank, the result is the same as from `best_candidates`.
         """
         values, flat_indices = self._continuations(log_probs, scores, beam_size, memory)  # (B,M)
         n_columns = log_probs.shape[1]
@@ -211,8 +216,9 @@ class ConstrainedBeam:
         is_possible = values > -INFINITY  # (B,M)
         is_end = columns == EOS  # (B,M)
 
-        # Survivors: the best candidate of each bank, the highest bank first; then the second best of each bank, and so
-        # on. Candidates that cannot survive get a turn after all others. Stable sorts keep equal ones best first.
+        # Survivors: first the best candidate of each bank, beginning with the highest bank; then the second best of
+        # each bank, and so on. Candidates that cannot survive get the last turn. Stable sorts keep candidates of equal
+        # turn and bank best first.
         can_survive = is_possible & ~is_end  # (B,M)
         turn = _rank_in_bank(bank, can_survive)  # (B,M)
         turn = turn.masked_fill(~can_survive, bank.shape[1])
@@ -228,7 +234,7 @@ class ConstrainedBeam:
 
         chosen = torch.cat([survivors, finished], 1)  # (B,C): survivors have the numbers 0 to K-1
         ended = can_end.gather(1, chosen)  # (B,C)
-        # where fewer than K survive, candidates that end fill their places
+        # if fewer than K survive, candidates that end fill up the survivors, too
         ended[:, :beam_size] = False
         chosen_scores = values.gather(1, chosen)  # (B,C)
         is_survivor = can_survive.gather(1, survivors)  # (B,K)
@@ -244,11 +250,11 @@ class ConstrainedBeam:
     def _continuations(
         self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory
     ) -> tuple[Tensor, Tensor]:
-        """The continuations that a step considers `(B,M)`, best first: scores and flat indices; none occurs twice."""
+        """Returns scores and flat indices of the distinct continuations that a step considers `(B,M)`, best first."""
         n_sentences, width = scores.shape
         n_columns = log_probs.shape[1]
 
-        # 1. For each hypothesis the next token of every constraint, and the best token that begins a word.
+        # 1. For each hypothesis, the next token of every constraint and the best token that begins a word.
         next_columns = memory.columns_of(self._next_tokens())  # (N,U)
         begins_word = self._columns_that_begin_words(n_columns, memory)  # (X,) or (B,1,X)
         by_sentence = log_probs.reshape(n_sentences, width, n_columns)  # (B,W,X)
@@ -256,7 +262,7 @@ class ConstrainedBeam:
         best_start = start_log_probs.argmax(2).view(-1, 1)  # (N,1)
         preferred = torch.cat([next_columns, best_start], 1)  # (N,U+1)
         is_same = preferred[:, :, None] == preferred[:, None, :]  # (N,U+1,U+1)
-        is_repeated = is_same.tril(-1).any(2)  # (N,U+1): the same column occurs before
+        is_repeated = is_same.tril(-1).any(2)  # (N,U+1): occurs in an earlier column
         is_excluded = is_repeated | (preferred == PAD)  # (N,U+1)
         preferred_log_probs = log_probs.gather(1, preferred)  # (N,U+1)
         preferred_log_probs = preferred_log_probs.masked_fill(is_excluded, -INFINITY)
@@ -266,13 +272,13 @@ class ConstrainedBeam:
         preferred_indices = preferred.view(n_sentences, width, -1)  # (B,W,U+1)
         preferred_indices = preferred_indices + parents * n_columns
 
-        # 2. The best of all other continuations of the sentence.
+        # 2. The 2K best of all other continuations of the sentence.
         other_log_probs = log_probs.scatter(1, preferred, -INFINITY)  # (N,X)
         other_values, other_indices = top_continuations(
             other_log_probs, scores, 2 * beam_size
         )  # (B,2K)
 
-        # 3. Both together, best first. They are sorted by index before, so that the smaller index wins a tie.
+        # 3. Both kinds, best first. They are sorted by index first, so that the smaller index wins a tie.
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
         flat_indices = torch.cat([preferred_indices.flatten(1), other_indices], 1)  # (B,M)
         flat_indices, by_index = flat_indices.sort(dim=1, stable=True)
@@ -281,18 +287,18 @@ class ConstrainedBeam:
         return values, flat_indices.gather(1, by_value)
 
     def _bank(self, progress: ConstraintProgress) -> Tensor:
-        """Number of tokens of constraints that each candidate contains, boundary tokens included, `(B,M)`."""
+        """Returns the number of constraint tokens in each candidate, including boundary tokens, `(B,M)`."""
         lengths = _lengths(self.constraints.positive) + 1  # (B,U)
         met_lengths = lengths[:, None] * progress.met  # (B,M,U)
         tokens_of_met = met_lengths.sum(2)  # (B,M)
         n_reached = _tokens_reached(progress.reached)  # (B,M,U)
-        tokens_of_unmet = n_reached.amax(2)  # (B,M): the hypothesis ends with one constraint
+        tokens_of_unmet = n_reached.amax(2)  # (B,M): a hypothesis can end within one constraint
         return tokens_of_met + tokens_of_unmet
 
     # -------------------------------------------------------------------------------- properties of tokens and terms
 
     def _columns_that_begin_words(self, n_columns: int, memory: Memory) -> Tensor:
-        """The columns of tokens that begin a word: `(X,)` or `(B,1,X)`, bool."""
+        """Returns a mask of the columns whose tokens begin a word: `(X,)`, or `(B,1,X)` if the model copies; bool."""
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
             word_starts = word_starts[memory.shortlist.index.words]
@@ -307,7 +313,7 @@ class ConstrainedBeam:
         return begins_word.unsqueeze(1)
 
     def _begins_word(self, ids: Tensor) -> Tensor:
-        """Whether tokens `(B,M)` begin a word, or end the sentence."""
+        """Returns whether each token `(B,M)` begins a word or ends the sentence."""
         vocabulary_size = len(self.word_starts)
         words = ids.clamp(max=vocabulary_size - 1)  # (B,M)
         begins_word = self.word_starts[words] | (ids == EOS)  # (B,M)
@@ -320,32 +326,31 @@ class ConstrainedBeam:
         return torch.where(ids < vocabulary_size, begins_word, copy_begins_word)
 
     def _may_begin(self, met: Tensor) -> Tensor:
-        """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
-        # Whether the constraint before is met.
-        met_before = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U)
-        all_before_are_met = met_before.long().cumprod(-1).bool()  # (B,M,U)
-        return all_before_are_met | ~self.constraints.in_order[:, None, None]
+        """Returns whether each constraint may begin `(B,M,U)`: in order, only if all earlier ones are met."""
+        previous_is_met = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U)
+        earlier_are_met = previous_is_met.long().cumprod(-1).bool()  # (B,M,U)
+        return earlier_are_met | ~self.constraints.in_order[:, None, None]
 
     def _next_tokens(self) -> Tensor:
-        """The next token of every constraint `(N,U)`; PAD where it has none."""
+        """Returns the next token of every constraint `(N,U)`; PAD if the constraint has none or may not begin."""
         n_sentences, n_terms, _ = self.constraints.positive.shape
         met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
         may_continue = ~met & self._may_begin(met)  # (B,W,U)
         may_continue = may_continue.flatten(0, 1)  # (N,U)
         positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
-        # One column of PAD, so that a constraint whose tokens are all written has a next token, too.
+        # A column of PAD, so that a constraint whose tokens have all been written has a next token, too.
         positive = pad(positive, (0, 1), value=PAD)  # (N,U,L+1)
         n_reached = _tokens_reached(self.progress.reached)  # (N,U)
         next_tokens = positive.gather(2, n_reached.unsqueeze(2)).squeeze(2)  # (N,U)
         return next_tokens.masked_fill(~may_continue, PAD)
 
     def _all_met(self, progress: ConstraintProgress) -> Tensor:
-        """Whether all positive constraints are met if the sentence ends here `(...)`."""
-        if progress.met.dim() == 2:  # of the N hypotheses; else of candidates (B,M)
+        """Returns whether all positive constraints would be met if the sentence ended here `(...)`."""
+        if progress.met.dim() == 2:  # N hypotheses; otherwise candidates B,M
             positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
         else:
             positive = self.constraints.positive[:, None]  # (B,1,U,L)
-        return (progress.met | _is_whole(progress.reached, positive)).all(-1)
+        return (progress.met | _is_complete(progress.reached, positive)).all(-1)
 
     def _per_hypothesis(self, rows: Tensor) -> Tensor:
         """Repeats the row of each sentence `(B,*)` for its hypotheses: `(N,*)`."""
@@ -354,38 +359,38 @@ class ConstrainedBeam:
 
 
 def _rows(parents: Tensor, width: int) -> Tensor:
-    """The rows among all N of hypotheses that are numbered within their sentences, `(B,M)`."""
+    """Turns indices of hypotheses within their sentences `(B,M)` into rows among all N."""
     first_rows = torch.arange(len(parents), device=parents.device)[:, None] * width  # (B,1)
     return parents + first_rows
 
 
 def _lengths(ids: Tensor) -> Tensor:
-    """Number of tokens of each constraint, from its ids `(...,L)`: `(...)`."""
+    """Returns the number of tokens of each constraint `(...)`, from its ids `(...,L)`."""
     return (ids != PAD).sum(-1)
 
 
 def _extend(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
-    """What is reached `(B,M,*,L)` of constraints `(B,1,*,L)`, after one more token each `(B,M)`."""
+    """Updates `reached` `(B,M,*,L)` after one more token per hypothesis `(B,M)`; `ids` `(B,1,*,L)` of constraints."""
     has_tokens_before = pad(reached[..., :-1], (1, 0), value=True)  # (B,M,*,L)
     is_next = (ids == tokens[..., None, None]) & (ids != PAD)  # (B,M,*,L)
     return has_tokens_before & is_next
 
 
 def _tokens_reached(reached: Tensor) -> Tensor:
-    """How many tokens of each constraint `(...,U,L)` the hypothesis ends with: `(...,U)`."""
+    """Returns how many tokens of each constraint the hypothesis ends with `(...,U)`, from `reached` `(...,U,L)`."""
     counts = torch.arange(1, reached.shape[-1] + 1, device=reached.device)  # (L,)
     return (reached * counts).amax(-1)
 
 
-def _is_whole(reached: Tensor, ids: Tensor) -> Tensor:
-    """Whether the hypothesis ends with all tokens of each constraint, `(...,U)`."""
+def _is_complete(reached: Tensor, ids: Tensor) -> Tensor:
+    """Returns whether the hypothesis ends with all tokens of each constraint, `(...,U)`."""
     next_ids = pad(ids, (0, 1), value=PAD)[..., 1:]  # (...,U,L)
     is_last = next_ids == PAD  # (...,U,L)
     return (reached & is_last).any(-1)
 
 
 def _rank_in_bank(bank: Tensor, is_counted: Tensor) -> Tensor:
-    """How many counted candidates of the same bank are better than each candidate `(B,M)`; given best first."""
+    """Returns how many counted candidates of its bank precede each candidate `(B,M)`; candidates are best first."""
     is_same_bank = bank[:, :, None] == bank[:, None, :]  # (B,M,M)
     is_better = (is_same_bank & is_counted[:, None, :]).tril(-1)  # (B,M,M): earlier candidates only
     return is_better.sum(2)

@@ -1,8 +1,8 @@
 """Captures the decoding steps of a batch with fixed slots as CUDA graphs, and replays them.
 
 A GPU finishes a step of a small model faster than Python can launch its operations. A graph launches all of them at
-once. It repeats operations, not Python code: so the tensors of the batch stay where they are, every step copies its
-results back into them, and a graph serves only the steps that read a certain number of positions.
+once. A graph replays operations on fixed addresses, without any Python code. So the tensors of the batch never move,
+every step copies its results back into them, and each graph serves only one number of positions to read.
 """
 
 import threading
@@ -18,27 +18,25 @@ from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.search_state import SearchState
 
 LENGTH_STEP = 16
-"""The number of positions that captured steps read is rounded up to a multiple of this, so that few graphs suffice."""
+"""The number of positions that a step reads is rounded up to a multiple of this, so that few graphs suffice."""
 PATIENCE = 50
-"""Steps before a graph is captured: capturing costs about as much time as this number of steps."""
+"""Number of steps before a graph is captured; a capture takes about as long as this number of steps."""
 WARM_UP = 2
-"""Trial steps before a capture, in which libraries allocate their workspaces."""
+"""Number of trial steps before a capture, in which libraries allocate their workspaces."""
 MAX_SHAPES = 4
-"""Number of captured batches that are kept; each has memory of its own."""
+"""Number of idle `CapturedSteps` that an engine keeps; each has its own memory."""
 
 
 class CapturedSteps:
     """The steps of a batch with a fixed number of slots and positions.
 
-    Steps that read a certain number of positions are captured the first time if `at_once`, else after `PATIENCE` of
-    them.
-
     Args:
         search: the search.
         first_state: the sentences that the batch begins with, after their first step.
-        slots: the number of slots.
-        length: the number of positions.
-        at_once: whether to capture steps the first time.
+        slots: number of slots.
+        length: number of positions.
+        at_once: whether to capture a graph at the first step that reads a certain number of positions, instead of after
+            `PATIENCE` such steps.
     """
 
     def __init__(
@@ -46,15 +44,15 @@ class CapturedSteps:
     ) -> None:
         self.state = first_state.with_capacity(slots, length, search.length_penalty)
         self.replayed = 0
-        """Number of steps that replayed a capture."""
+        """Number of steps that replayed a graph."""
         self._search = search
         self._length = length
         self._patience = 0 if at_once else PATIENCE
-        self._n_steps: Counter[int] = Counter()  # by the number of positions that the steps read
+        self._n_steps: Counter[int] = Counter()  # by number of positions read
         self._captures: dict[int, Callable[[], StepResult]] = {}
 
     def fill(self, first_state: SearchState) -> None:
-        """Replaces all sentences by new ones, after their first step."""
+        """Replaces all sentences by new ones, which have made their first step."""
         capacity = len(self.state.divisors)
         assert len(first_state.divisors) <= capacity, "`BeamSearch.max_tokens` is too low"
         done = self.state.sentences.done  # (B,)
@@ -64,13 +62,13 @@ class CapturedSteps:
         self.state.insert(slots, first_state, self._search.model)
 
     def step(self, length: int) -> StepResult:
-        """Makes one step; `length` is the number of positions of the sentence that is at the last position."""
+        """Makes one step; `length` is the number of positions that it reads for the sentence that is furthest along."""
         n_positions = length + 1  # the step also advances each sentence to its next position
         n_multiples = -(-n_positions // LENGTH_STEP)  # rounded up
         read_length = min(n_multiples * LENGTH_STEP, self._length)
         cache = self.state.cache
         if read_length < cache.length:
-            # All sentences at later positions are done. Their positions must be among those that the step reads.
+            # Sentences at later positions are done, but their positions must be among those that the step reads.
             cache.position.clamp_(max=read_length - 1)
         cache.length = read_length
         self._n_steps[read_length] += 1
@@ -84,7 +82,7 @@ class CapturedSteps:
         return result
 
     def _step_in_place(self) -> StepResult:
-        """Makes a step, and copies all that it changes into the tensors of the state."""
+        """Makes a step, and copies everything that it changed into the tensors of the state."""
         next_state = self.state.shallow_copy()
         result = self._search.step(next_state)
         for tensor, new_tensor in zip(
@@ -95,7 +93,7 @@ class CapturedSteps:
         return result
 
     def _trial_step(self) -> StepResult:
-        """The same step without its effect; it writes cache entries, which the step itself overwrites."""
+        """Makes the same step without changing the state, except for cache entries, which the real step overwrites."""
         return self._search.step(self.state.shallow_copy())
 
 
@@ -105,17 +103,17 @@ def supports_cuda_graphs(device: torch.device) -> bool:
 
 
 _replay_lock = threading.RLock()
-"""All graphs share the memory of intermediate results, so a thread that replays one copies its result before the next
-graph is replayed."""
+"""All graphs share the memory of intermediate results. So a thread that replays a graph holds this lock until it has
+copied the result."""
 
 
 def capture_cuda_graph(
     step: Callable[[], StepResult], trial: Callable[[], object]
 ) -> tuple[Callable[[], StepResult], StepResult]:
-    """Captures a step; `trial` computes the same, and the step overwrites what the trial wrote.
+    """Captures a step as a graph and makes it; `trial` computes the same step, which overwrites what the trial wrote.
 
     Returns:
-        A function that replays the step, and the result of the step itself.
+        A function that replays the step, and the result of the step that was made.
     """
     with _replay_lock:
         pool, stream, _ = _capture_resources(torch.cuda.current_device())
@@ -123,7 +121,8 @@ def capture_cuda_graph(
             for _ in range(WARM_UP):
                 trial()
         graph = torch.cuda.CUDAGraph()
-        # Other threads read or search at the same time. Only this thread must not call what would spoil the capture.
+        # "thread_local", since other threads may read results or search at the same time. Only calls of this thread can
+        # invalidate the capture.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             captured_result = step()
 
@@ -138,7 +137,7 @@ def capture_cuda_graph(
 
 @contextmanager
 def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Works on another stream, after all earlier work of the current stream and before all later work."""
+    """Switches to another stream, whose work runs after all earlier and before all later work of the current stream."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
@@ -147,9 +146,9 @@ def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 @cache
 def _capture_resources(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """The memory pool and the stream of all captures, and a graph that keeps the pool.
+    """Returns the memory pool and the stream of all captures, and a graph that keeps the pool alive.
 
-    A pool is freed with the last graph in it.
+    A pool is freed together with its last graph.
     """
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for streams

@@ -1,11 +1,11 @@
-"""Rules decide which tokens may follow. A search has a list of them and applies each to the scores of every step.
+"""Rules that decide which tokens may follow. In every step, a search applies its rules to the scores one by one.
 
-A rule sets log-probabilities `(N,X)` to minus infinity. The log-probabilities of allowed tokens are not renormalized:
-the score of a hypothesis is the model's own. Only a forced prefix also raises the log-probability of its tokens.
+A rule sets log-probabilities `(N,X)` to minus infinity. The log-probabilities of allowed tokens are not renormalized,
+so the score of a hypothesis is the model's own. Only a forced prefix may also raise the log-probability of its tokens.
 Letters as in `nmtkit.decoding.beam_search`.
 
-Rules are plain objects, which all sentences share. A rule with tensors that have a row for each sentence is a dataclass
-that also derives from `Rows`: its rows move with the slots of their sentences.
+A rule is a plain object shared by all sentences. A rule that has tensors with one row per sentence is a dataclass that
+also derives from `Rows`, so that its rows move with the slots of their sentences.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INFINITY = float("inf")
 NO_TOKEN = -1
-"""Fills a history after its last token."""
+"""Padding of a history after its last token."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,29 @@ class LiveHypotheses:
     """The N hypotheses that a step continues, W for each of B sentences, as rules see them."""
 
     position: Tensor
-    """Tokens of each sentence so far, including its prompt, `(B,)`."""
+    """Number of tokens of each sentence so far, including its prompt, `(B,)`."""
     last_position: Tensor
     """The position of the last token that the length limit of each sentence allows, `(B,)`."""
     width: int
     """W."""
     memory: "Memory"
-    """The encoded sources, B rows; its `columns_of` maps extended ids to columns."""
+    """The encoded sources, with B rows; `memory.columns_of` maps extended ids to columns."""
     history: Tensor | None = None
-    """The columns of all tokens so far `(N,t)`, negative after the last; None if no rule `reads_history`."""
+    """Columns of all tokens so far `(N,t)`, negative after the last token; None if no rule sets `reads_history`."""
     forced: Tensor | None = None
     """The id that each hypothesis must continue with `(N,)`: PAD allows any token, NEW_WORD any token that begins a
     word or ends the sentence. None if the sentences have no prefix."""
     forced_log_probs: Tensor | None = None
-    """The log-probability of each forced token before any rule, `(N,1)`."""
+    """Log-probability of each forced token, before any rule, `(N,1)`."""
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each hypothesis so far, including its prompt, `(N,)`."""
+        """Number of tokens of each hypothesis so far, including its prompt, `(N,)`."""
         return self.per_hypothesis(self.position)
 
     @property
     def tokens_left(self) -> Tensor:
-        """How many more tokens each hypothesis may have, EOS included, `(N,)`."""
+        """Number of tokens, including EOS, that each hypothesis may still add, `(N,)`."""
         return self.per_hypothesis(self.last_position - self.position + 1)
 
     def per_hypothesis(self, rows: Tensor) -> Tensor:
@@ -76,33 +76,33 @@ class Rule(ABC):
     """
 
     name: ClassVar[str] = ""
-    """The setting that the rule comes from, as `nmtkit explain` shows it."""
+    """Name of the setting that the rule comes from, as `nmtkit explain` shows it."""
     reads_history: ClassVar[bool] = False
     """Whether the rule reads `LiveHypotheses.history`."""
     needs_log_probs: ClassVar[bool] = True
-    """Whether the rule reads the scores, or sets any of them to a finite number. If no rule does, they may be logits,
+    """Whether the rule reads scores, or sets any of them to a finite value. If no rule does, the scores may be logits,
     which is faster with a large vocabulary."""
     forbids_special_tokens_only: ClassVar[bool] = False
     """Whether the rule leaves all ordinary tokens unchanged."""
     may_forbid_all: ClassVar[bool] = False
-    """Whether the rule can forbid every token. Where it does, EOS is allowed before the next rule is applied."""
+    """Whether the rule can forbid every token. If it does, EOS is allowed again before the next rule is applied."""
 
     @abstractmethod
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not follow.
 
-        The first V columns are the target vocabulary (with a shortlist, its words), the remaining ones are source
-        positions whose word may be copied. A rule may write into `log_probs`.
+        The first V columns are the target vocabulary, or the words of the shortlist. The remaining ones are source
+        positions whose word may be copied. A rule may overwrite `log_probs`.
         """
 
     @classmethod
     def fault(cls, search: "SearchConfig") -> str:
-        """Returns what is wrong with the settings of a search that has this rule; empty if they are valid."""
+        """Returns what makes the settings of a search invalid with this rule, or "" if they are valid."""
         return ""
 
     @classmethod
     def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
-        """Builds the rule for a model with these tokenizers, with its tensors on the model's device.
+        """Builds the rule for a model with these tokenizers; its tensors are on the model's device.
 
         Raises:
             RecipeError: the tokenizers do not fit the rule.
@@ -110,19 +110,19 @@ class Rule(ABC):
         return cls()
 
     def begin(self, batch: Batch) -> "Rule":
-        """Returns the rule for the sentences of a batch, which is on the device of the model."""
+        """Returns the rule for the sentences of a batch, which is on the model's device."""
         return self
 
     def min_tokens(self) -> Tensor | None:
-        """Returns the least number of tokens that each sentence needs, without EOS, `(B,)`, on the CPU.
+        """Returns the minimum number of tokens of each sentence, without EOS, `(B,)`, on the CPU; None: no minimum.
 
-        The length limit is raised accordingly. None sets no minimum. Called on the result of `begin`. A rule that
-        overrides this method also overrides `min_tokens_bound`.
+        The length limits are raised accordingly. This is called on the result of `begin`. A rule that overrides it must
+        also override `min_tokens_bound`.
         """
         return None
 
     def min_tokens_bound(self, columns: int) -> int:
-        """Returns an upper bound of `min_tokens` for a source of this many tokens, EOS included."""
+        """Returns an upper bound of `min_tokens` for a source of `columns` tokens, including EOS."""
         return 0
 
 
@@ -188,7 +188,7 @@ class NoRepeatedNgrams(Rule):
         beginnings = ngrams[:, :, :-1]  # (N,t-size+1,size-1)
         last_tokens = ngrams[:, :, -1]  # (N,t-size+1)
 
-        # The last size-1 tokens of each hypothesis, which the next token would complete to an n-gram.
+        # The last size-1 tokens of each hypothesis, which form an n-gram with the next token.
         lengths = live.lengths  # (N,)
         first_position = lengths - size + 1  # (N,)
         offsets = torch.arange(size - 1, device=history.device)
@@ -196,22 +196,22 @@ class NoRepeatedNgrams(Rule):
         current_beginning = history.gather(1, positions.clamp(min=0))  # (N,size-1)
 
         begins_alike = (beginnings == current_beginning[:, None]).all(2)  # (N,t-size+1)
-        is_whole = (ngrams >= 0).all(2)  # (N,t-size+1)
+        is_complete = (ngrams >= 0).all(2)  # (N,t-size+1)
         is_long_enough = (lengths >= size)[:, None]  # (N,1)
-        is_repeated = begins_alike & is_whole & is_long_enough
+        is_repeated = begins_alike & is_complete & is_long_enough
         forbid_columns(log_probs, last_tokens.clamp(min=0), is_repeated)
         return log_probs
 
 
 @dataclass(frozen=True)
 class ForcedPrefix(Rule):
-    """Makes a translation begin with a forced prefix; overrides all rules before it."""
+    """Makes each translation begin with its forced prefix; overrides all earlier rules."""
 
     name = "prefix"
     needs_log_probs = False
 
     word_starts: Tensor | None = None
-    """Tokens that begin a word or are no part of one `(V,)`, bool; needed if a prefix has NEW_WORD."""
+    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; needed if a prefix has NEW_WORD."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -223,7 +223,7 @@ class ForcedPrefix(Rule):
         is_forced = column != PAD  # (N,1)
         log_probs.masked_fill_(is_forced, -INFINITY)
         forced_scores = self.score(live.forced_log_probs)  # (N,1)
-        # Hypotheses without a forced token write back what their column PAD already has.
+        # Hypotheses without a forced token write the value of their PAD column back.
         new_scores = torch.where(is_forced, forced_scores, log_probs.gather(1, column))  # (N,1)
         log_probs.scatter_(1, column, new_scores)
         if self.word_starts is not None:
@@ -233,11 +233,11 @@ class ForcedPrefix(Rule):
         return log_probs
 
     def score(self, log_probs: Tensor) -> Tensor:
-        """Returns the log-probabilities that forced tokens get; `log_probs` are the model's own."""
+        """Returns the log-probabilities to give to forced tokens; `log_probs` are the model's own."""
         return allow_if_possible(log_probs)
 
     def _columns_inside_words(self, n_columns: int, memory: "Memory") -> Tensor:
-        """The columns of tokens that continue a word `(X,)`, bool; copied words and EOS do not."""
+        """Returns a mask of the columns whose tokens continue a word `(X,)`, bool; copied words and EOS do not."""
         assert self.word_starts is not None
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
@@ -251,7 +251,7 @@ class ForcedPrefix(Rule):
 
 @dataclass(frozen=True)
 class CertainPrefix(ForcedPrefix):
-    """Counts a forced prefix with a probability of 1 in the score: `search.certain_prefix`."""
+    """A forced prefix whose tokens have a probability of 1 in the score: `search.certain_prefix`."""
 
     needs_log_probs = True
 
@@ -261,10 +261,10 @@ class CertainPrefix(ForcedPrefix):
 
 
 def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> None:
-    """Forbids, in place, the columns `(N,M)` of `log_probs` `(N,X)` whose flag `(N,M)` is set.
+    """Forbids, in place, the `columns` `(N,M)` of `log_probs` `(N,X)` for which `is_forbidden` `(N,M)` is set.
 
-    A column may occur several times with different flags. So minus infinity or zero is added: an assignment would let
-    the last occurrence overwrite the others.
+    A column may occur several times with different flags. So this adds minus infinity or zero, since in an assignment
+    the last occurrence would overwrite the others.
     """
     penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype)  # (N,M)
     penalty.masked_fill_(is_forbidden, -INFINITY)
@@ -272,15 +272,15 @@ def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> 
 
 
 def allow_end_if_stuck(log_probs: Tensor, end: Tensor) -> None:
-    """Allows EOS, with the model's own log-probability `end` `(N,)`, where every token is forbidden; in place."""
+    """Allows EOS, in place, if every token is forbidden; `end` `(N,)` is the model's own log-probability of EOS."""
     is_stuck = log_probs.amax(1) == -INFINITY  # (N,)
     log_probs[:, EOS] = torch.where(is_stuck, allow_if_possible(end), log_probs[:, EOS])
 
 
 def allow_if_possible(log_probs: Tensor) -> Tensor:
-    """Raises minus infinity to the logarithm of the smallest normal number, so that a required token can be chosen.
+    """Replaces minus infinity by the logarithm of the smallest normal number, so that a required token can be chosen.
 
-    Finite values, such as logits, stay unchanged.
+    Finite values, such as logits, remain unchanged.
     """
     smallest = torch.finfo(log_probs.dtype).tiny
     return log_probs.masked_fill(log_probs == -INFINITY, math.log(smallest))

@@ -1,12 +1,13 @@
-"""Sampling draws words by random numbers that are a hash of (seed, line, sample, step, word).
+"""Samples words with random numbers that are hashes of (seed, line, sample, step, word).
 
-So the words drawn for a line do not depend on its batch, slot or process. Such numbers are called counter-based (Salmon
-et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is SplitMix64 (Steele, Lea and Flood 2014).
+So the words drawn for a line do not depend on its batch, slot or process. Such random numbers are called counter-based
+(Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is SplitMix64 (Steele, Lea and Flood
+2014).
 
-A word is drawn by Gumbel's trick: the largest log-probability + Gumbel noise is a draw from the distribution. It is
-applied first to blocks of words, by the probability of each block, then to the words of the block that was drawn. That
-is exact as well, and needs noise for only a few words. Running sums would need even less noise, but their rounding,
-which differs from batch to batch, would decide between rare words.
+A word is drawn with the Gumbel trick: the word with the largest log-probability + Gumbel noise is a sample of the
+distribution. The trick is applied twice, to blocks of words with their total probabilities, and then to the words of
+the block that was drawn. This is still exact, and needs noise for only a few words. Inverting cumulative sums would
+need even less noise, but rounding, which differs between batches, would then decide between rare words.
 
 Letters as in `nmtkit.decoding.beam_search`.
 """
@@ -26,11 +27,11 @@ from nmtkit.models.base import Memory
 INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
 FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND_MULTIPLIER = 0x94D049BB133111EB - (1 << 64)
-"""The constants of SplitMix64, as signed 64-bit numbers."""
+"""Constants of SplitMix64, as signed 64-bit integers."""
 FIRST_WORD_COUNTER = 1 << 32
-"""The counter of word 0. Smaller counters belong to blocks, so that no two random numbers of a draw are the same."""
+"""Counter of word 0. Smaller counters belong to blocks, so that no counter occurs twice in a draw."""
 TOP_P_FIRST_WORDS = 512
-"""Words that are sorted first: usually enough to reach `top_p`, and faster than sorting the whole vocabulary."""
+"""Number of words that are sorted first; they usually reach `top_p`, and the rest need not be sorted."""
 
 
 def sample_step(
@@ -41,14 +42,14 @@ def sample_step(
     config: SamplingConfig,
     memory: Memory,
 ) -> Candidates:
-    """Draws one continuation of each live hypothesis; in the first step, all K from the single hypothesis.
+    """Draws one continuation of each live hypothesis, or in the first step all K from the single hypothesis.
 
     Args:
-        log_probs: the model's own `(N,X)`, under the rules.
-        scores: log-probabilities of the hypotheses `(B,W)`, minus infinity for samples that have ended.
-        lines: the number of each sentence within the whole search `(B,)`.
+        log_probs: the model's own log-probabilities `(N,X)`, after the rules.
+        scores: log-probabilities of the hypotheses `(B,W)`; minus infinity for samples that have ended.
+        lines: each sentence's number within the whole search `(B,)`.
         positions: the position of each sentence `(B,)`.
-        config: the settings.
+        config: the search settings.
         memory: the encoded sources.
     """
     n_sentences, width = scores.shape
@@ -70,8 +71,8 @@ def sample_step(
         drawn = draw(truncated, keys)  # (N,K/W)
     else:
         index = memory.shortlist.index
-        whole = expand_shortlist(truncated, index.words, len(index.columns))  # (N,X)
-        drawn = index.columns_of(draw(whole, keys))  # (N,K/W)
+        full = expand_shortlist(truncated, index.words, len(index.columns))  # (N,X)
+        drawn = index.columns_of(draw(full, keys))  # (N,K/W)
 
     columns = drawn.view(n_sentences, -1)  # (B,K)
     parents = torch.arange(width, device=device).repeat_interleave(config.samples // width)  # (K,)
@@ -90,7 +91,7 @@ def sample_step(
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
-    """Output number `counters` of SplitMix64 from the state `keys`; both int64, they broadcast."""
+    """Returns output number `counters` of SplitMix64 with initial state `keys`; both are int64 and broadcast."""
     mixed = keys + (counters + 1) * INCREMENT
     mixed = mixed ^ _shift_right(mixed, 30)
     mixed = mixed * FIRST_MULTIPLIER
@@ -100,7 +101,7 @@ def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Standard Gumbel noise by `splitmix64`; float64 where the device supports it."""
+    """Returns standard Gumbel noise made with `splitmix64`, in float64 if the device supports it."""
     dtype = torch.float64
     bits = 52
     if keys.device.type == "mps":
@@ -112,16 +113,16 @@ def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    """A logical shift: zeros come in from the left, where torch repeats the sign bit."""
+    """Shifts logically: fills with zeros from the left, whereas torch repeats the sign bit."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
-    """Draws columns `(N,k)` of `log_probs` `(N,X)`, normalized or not, with one key for each draw `(N,k)`."""
+    """Draws columns `(N,k)` from `log_probs` `(N,X)`, which need not be normalized; each draw has a key `(N,k)`."""
     n_rows, n_columns = log_probs.shape
     device = keys.device
     keys = keys[:, :, None]  # (N,k,1)
-    # The last block is filled up with columns that cannot be drawn.
+    # The last block is padded with columns that cannot be drawn.
     padding = -n_columns % BLOCK
     blocks = pad(log_probs, (0, padding), value=-INFINITY).view(
         n_rows, -1, BLOCK
@@ -146,25 +147,25 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
 
 
 def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> Tensor:
-    """Gives shortlisted distributions `(N,X')` a column for every word `(N,X)`, so that draws do not depend on it.
+    """Expands shortlisted distributions `(N,X')` to all words `(N,X)`, so that draws do not depend on the shortlist.
 
-    The first V' columns belong to `words` `(V',)`, the others to words that occur only in the source.
+    The first V' columns belong to `words` `(V',)`, and the others to words that occur only in the source.
     """
     n_rows, n_columns = log_probs.shape
     n_words = len(words)
     listed = log_probs[:, :n_words]  # (N,V')
     copied = log_probs[:, n_words:]  # (N,X'-V')
     n_copied = n_columns - n_words
-    whole = log_probs.new_full((n_rows, vocabulary_size + n_copied), -INFINITY)  # (N,X)
-    whole[:, vocabulary_size:] = copied
-    whole.index_copy_(1, words, listed)
-    return whole
+    full = log_probs.new_full((n_rows, vocabulary_size + n_copied), -INFINITY)  # (N,X)
+    full[:, vocabulary_size:] = copied
+    full.index_copy_(1, words, listed)
+    return full
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
-    """Sets all but the `top_k` best of each row `(N,X)` to minus infinity; ties with the last of them stay.
+    """Sets all but the `top_k` largest values of each row `(N,X)` to minus infinity.
 
-    0 keeps all.
+    Values equal to the smallest of them are kept, too. 0 keeps all.
     """
     if top_k == 0 or top_k >= log_probs.shape[1]:
         return log_probs
@@ -174,15 +175,16 @@ def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
 
 
 def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
-    """Sets all but the fewest best of each row `(N,X)` that together reach the probability `top_p` to minus infinity.
+    """Keeps the smallest set of most likely words in each row `(N,X)` whose total probability reaches `top_p`.
 
-    Probabilities are normalized over the row. The best token always stays, and so do ties with the last one that does.
-    1 keeps all. Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
+    The others are set to minus infinity. Probabilities are normalized over the row. The best word is always kept, and
+    so are words as likely as the last one that is kept. 1 keeps all. Holtzman et al. 2020, "The Curious Case of Neural
+    Text Degeneration".
     """
     if top_p == 1.0:
         return log_probs
     log_total = log_probs.logsumexp(1, keepdim=True)  # (N,1)
-    # Whether the first words suffice is known only on the device, and reading it would wait for an accelerator.
+    # Sorting only the first words requires a check whether they suffice, for which the host would wait for the device.
     sorts_all = log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
     if sorts_all:
         ordered, _ = log_probs.sort(1, descending=True)  # (N,X)
@@ -197,14 +199,15 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
 
 
 def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Returns the last of the ordered scores `(N,*)` needed to reach `top_p` `(N,1)`, and whether they reach it `(N,)`.
+    """Returns the smallest score needed to reach `top_p` `(N,1)`, and whether the scores reach it `(N,)`.
 
-    `log_total` `(N,1)` is the log of the sum of the exponentials of the whole row.
+    `ordered` `(N,*)` are the best scores of each row in descending order, `log_total` `(N,1)` is the logsumexp of the
+    complete row.
     """
     probabilities = (ordered - log_total).exp()  # (N,*)
     mass = probabilities.cumsum(1)  # (N,*)
     no_mass = torch.zeros_like(mass[:, :1])  # (N,1)
-    mass_before = mass - mass.diff(dim=1, prepend=no_mass)  # (N,*): of the better words
+    mass_before = mass - mass.diff(dim=1, prepend=no_mass)  # (N,*): total of the better words
     is_superfluous = mass_before >= top_p  # (N,*)
     needed = ordered.masked_fill(is_superfluous, INFINITY)  # (N,*)
     threshold = needed.amin(1, keepdim=True)  # (N,1)
@@ -213,9 +216,9 @@ def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[
 
 
 def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
-    """Sets words with a normalized probability below epsilon to minus infinity, in each row `(N,X)`; 0 keeps all.
+    """Sets words with a normalized probability below epsilon to minus infinity in each row `(N,X)`; 0 keeps all.
 
-    The best word always stays. Hewitt, Manning and Liang 2022, "Truncation sampling as language model desmoothing".
+    The best word is always kept. Hewitt, Manning and Liang 2022, "Truncation sampling as language model desmoothing".
     """
     if epsilon == 0.0:
         return log_probs

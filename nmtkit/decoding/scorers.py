@@ -20,20 +20,20 @@ from nmtkit.core.registry import Registry
 from nmtkit.data.tokenizers.vocabulary import PAD
 
 MIN_ATTENTION = 2.0**-24
-"""Lower bound of attention: the smallest positive number of the narrowest type that a model computes in, float16."""
+"""Lower bound of attention: the smallest positive float16 number, since models compute in float16 or wider."""
 
 
 class LengthPenalty(ABC):
-    """Divisor of the log-probability of a hypothesis; `alpha` is `search.alpha`."""
+    """Divisor of a hypothesis's log-probability; `alpha` is `search.alpha`."""
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 
     @abstractmethod
     def divisors(self, lengths: Tensor) -> Tensor:
-        """Returns the divisor for each length in tokens, EOS included, of any shape; float64.
+        """Returns the divisor of each length, in tokens including EOS; any shape, float64.
 
-        The divisor must not decrease as the length grows: the `exact` stop relies on this.
+        The divisor must not decrease with growing length, since the `exact` stop relies on this.
         """
 
 
@@ -42,7 +42,7 @@ LENGTH_PENALTIES: Registry[type[LengthPenalty]] = Registry("length penalty")
 
 @LENGTH_PENALTIES.register("none")
 class NoLengthPenalty(LengthPenalty):
-    """The score is the log-probability itself."""
+    """1: the score is the log-probability itself."""
 
     @override
     def divisors(self, lengths: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class NoLengthPenalty(LengthPenalty):
 
 @LENGTH_PENALTIES.register("average")
 class AverageLengthPenalty(LengthPenalty):
-    """|Y|^alpha: with alpha 1 the score is the mean log-probability of a token."""
+    """|Y|^alpha; with alpha 1 the score is the mean log-probability per token."""
 
     @override
     def divisors(self, lengths: Tensor) -> Tensor:
@@ -68,14 +68,14 @@ class GnmtLengthPenalty(LengthPenalty):
 
 
 class CoveragePenalty(ABC):
-    """A number, zero or less, that is added to the score of a hypothesis: cp(Y, X).
+    """Penalty cp(Y, X), zero or less, that is added to the score of a hypothesis.
 
-    `beta` is `search.coverage_penalty`. The coverage of source word i is the attention that all target words j so far
-    have paid to it: c_i = sum_j a_ij.
+    `beta` is `search.coverage_penalty`. The coverage of source word i is the total attention that it has received from
+    the target words j so far: c_i = sum_j a_ij.
     """
 
     guides_choice: ClassVar[bool] = False
-    """Whether the penalty also guides which candidates a step chooses; if not, it counts only in the ranking of
+    """Whether the penalty also guides the choice of candidates in a step. If not, it only counts in the ranking of
     finished hypotheses."""
 
     def __init__(self, beta: float) -> None:
@@ -87,7 +87,7 @@ class CoveragePenalty(ABC):
 
         Args:
             coverage: c `(...,S)`, in float32 or wider.
-            words: mask of the source words to be covered, without EOS.
+            words: mask of the source words to cover, without EOS.
         """
 
 
@@ -96,9 +96,9 @@ COVERAGE_PENALTIES: Registry[type[CoveragePenalty]] = Registry("coverage penalty
 
 @COVERAGE_PENALTIES.register("gnmt")
 class GnmtCoveragePenalty(CoveragePenalty):
-    """beta * sum_i log(min(c_i, 1)), for words with less than one word's attention: Wu et al. 2016, equation 14.
+    """beta * sum_i log(min(c_i, 1)): penalizes words with a coverage below 1. Wu et al. 2016, equation 14.
 
-    A word without any attention counts like one with `MIN_ATTENTION`.
+    A coverage below `MIN_ATTENTION` counts as `MIN_ATTENTION`.
     """
 
     @override
@@ -109,9 +109,9 @@ class GnmtCoveragePenalty(CoveragePenalty):
 
 @COVERAGE_PENALTIES.register("summary")
 class SummaryCoveragePenalty(CoveragePenalty):
-    """-beta * sum_i (max(c_i, 1) - 1), for words with more than one word's attention.
+    """-beta * sum_i (max(c_i, 1) - 1): penalizes words with a coverage above 1.
 
-    Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp has the other sign.
+    Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp has the opposite sign.
     """
 
     guides_choice = True
@@ -129,18 +129,18 @@ def coverage_score(penalty: CoveragePenalty, coverage: Tensor, words: Tensor) ->
 
 
 def source_words(mask: Tensor) -> Tensor:
-    """Returns the mask `(B,S)` of real tokens without the EOS at their end."""
+    """Returns the mask `(B,S)` of real tokens, without the final EOS."""
     has_next = pad(mask[:, 1:], (0, 1))  # (B,S): whether the next token is real
     return mask & has_next
 
 
 def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """Multiplies the log-probabilities `(N,X)`, never positive, of tokens in the history `(N,t)` by `penalty`.
+    """Multiplies the log-probabilities `(N,X)` of tokens in the history `(N,t)` by `penalty`; returns a new tensor.
 
-    Keskar et al. 2019, "CTRL: A Conditional Transformer Language Model for Controllable Generation", section 4.1. The
-    history is negative after its last token. Returns a new tensor.
+    Log-probabilities are never positive, so this never favors a token. The history is negative after its last token.
+    Keskar et al. 2019, "CTRL: A Conditional Transformer Language Model for Controllable Generation", section 4.1.
     """
     is_repeated = torch.zeros_like(log_probs, dtype=torch.bool)  # (N,X)
-    # Entries after the end of a history write False to the column of PAD, which never follows.
+    # Entries after the end of a history write False to the column of PAD, which is always forbidden.
     is_repeated.scatter_(1, history.clamp(min=PAD), history >= 0)
     return torch.where(is_repeated, log_probs * penalty, log_probs)

@@ -1,6 +1,6 @@
 """The state of a search between two steps, for all sentences that are decoded together.
 
-Each sentence has a slot with W hypotheses, and may be at another position than its neighbours. Letters as in
+Each sentence has a slot with W hypotheses. Sentences may be at different positions. Letters as in
 `nmtkit.decoding.beam_search`.
 """
 
@@ -28,52 +28,52 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SentenceState(Rows):
-    """One row for each of B sentences."""
+    """The sentences of a batch; tensors have one row for each of B sentences."""
 
     number: Tensor
-    """The number of the sentence within the whole search, `(B,)`."""
+    """Each sentence's number within the whole search, `(B,)`."""
     memory: Memory
     """The encoded sources."""
     rules: tuple[Rule, ...]
     """The rules of the search, in the order in which they are applied."""
     tokens: Tensor
-    """The last token of each hypothesis `(B,W)`. A copied word that is not in the vocabulary is V plus its first source
+    """Last token of each hypothesis `(B,W)`. A copied word outside the vocabulary has the id V plus its first source
     position."""
     scores: Tensor
-    """Log-probabilities of the hypotheses `(B,W)`; minus infinity where a sentence is done."""
+    """Log-probabilities of the hypotheses `(B,W)`; minus infinity if their sentence is done."""
     last_position: Tensor
     """The position of the last token that the length limit allows, `(B,)`."""
     done: Tensor
     """Whether the search of the sentence has ended, `(B,)`, bool."""
     n_finished: Tensor
-    """Number of finished hypotheses in each group of diverse beam search `(B,G)`."""
+    """Number of finished hypotheses in each group `(B,G)`."""
     best_finished: Tensor | None = None
     """Ranking scores of the best finished hypotheses, best first: `(B,n_best)` for the stop `exact`, `(B,K)` for
     `huggingface`; None for `first_k`, which only counts them."""
     prompt_lengths: Tensor | None = None
-    """Number of tokens of the prompts, `(B,)`; None without any. Positions and limits include these tokens."""
+    """Number of tokens in each prompt, `(B,)`; None without prompts. Positions include these tokens."""
     prefix: Tensor | None = None
-    """Forced ids, including the prompt, `(B,P)`, padded with PAD; None without any."""
+    """Forced ids, preceded by the prompts, `(B,P)`, padded with PAD; None without prefixes."""
     constraints: Constraints | None = None
-    """Terms that the translations must and must not contain."""
+    """Terms that the translations must or must not contain; None without terms."""
     shortlist_mask: Tensor | None = None
-    """The words of the shortlist of each sentence `(B,V)`, bool; None for the whole vocabulary."""
+    """Mask of each sentence's shortlisted words `(B,V)`, bool; None for the whole vocabulary."""
     repetition_penalties: Tensor | None = None
-    """Repetition penalty of each hypothesis, summed over its tokens, `(B,W)`; None without one."""
+    """Repetition penalty of each hypothesis, summed over its tokens, `(B,W)`; None without a repetition penalty."""
     diversity_penalties: Tensor | None = None
     """Diversity penalty of each hypothesis, summed over its tokens, `(B,W)`; None for a single group."""
 
     def tokens_after_prompt(self, position: Tensor, maximum: int) -> Tensor:
-        """Returns how many tokens follow each prompt before a position `(B,)`: `(B,)`.
+        """Returns the number of tokens between the end of each prompt and a position `(B,)`: `(B,)`.
 
-        Sentences that are done may be beyond their limit, so the numbers are clamped to `maximum`.
+        Sentences that are done may be beyond their limit, so with prompts the result is clamped to `maximum`.
         """
         if self.prompt_lengths is None:
             return position
         return (position - self.prompt_lengths).clamp(min=0, max=maximum)
 
     def forced_token(self, position: Tensor) -> Tensor | None:
-        """Returns the id of the prefix at each position `(B,)`: `(B,)`, PAD after the prefix; None without one."""
+        """Returns the prefix token at each position `(B,)`: `(B,)`, PAD after the prefix; None without a prefix."""
         if self.prefix is None:
             return None
         prefix_length = self.prefix.shape[1]
@@ -85,35 +85,35 @@ class SentenceState(Rows):
 
 @dataclass(frozen=True)
 class HypothesisState(Rows):
-    """What a hypothesis inherits from its parent: one row for each of N hypotheses."""
+    """State that a hypothesis inherits from its parent; tensors have one row for each of N hypotheses."""
 
     model: DecoderState
-    """The state of the model."""
+    """Decoder state of the model."""
     history: Tensor | None = None
-    """All tokens so far `(N,*)`, filled up with NO_TOKEN; None if nothing reads them."""
+    """All tokens so far `(N,*)`, padded with NO_TOKEN; None if nothing reads them."""
     coverage: Tensor | None = None
-    """The sum of all attention so far `(N,S)`; None without a coverage penalty, and before the first step."""
+    """Sum of all attention so far `(N,S)`; None before the first step or without a coverage penalty."""
     progress: ConstraintProgress | None = None
-    """How many tokens of each constraint are written; None without constraints."""
+    """How far the constraints are met; None without constraints."""
 
 
 @dataclass
 class SearchState:
-    """The whole state. A step replaces its tensors, and writes in place only into the cache."""
+    """The complete state of a search. A step replaces its tensors, and writes in place only into the cache."""
 
     sentences: SentenceState
     hypotheses: HypothesisState
     cache: KVCache
     divisors: Tensor
-    """The length penalty for 1, 2, ... tokens, up to the longest limit."""
+    """Length penalties of 1, 2, ... tokens, up to the longest limit, `(longest,)`."""
     limits: list[int]
-    """The length limits of the sentences that the state began with, on the host."""
+    """Length limits, on the host, of the sentences that the state began with."""
     word_starts: Tensor | None = None
-    """Tokens that begin a word or are no part of one `(V,)`, bool; None without constraints."""
+    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; None if not needed."""
 
     @property
     def constraints(self) -> ConstrainedBeam | None:
-        """The constraints of the sentences and how far the hypotheses have met them."""
+        """The constraints of the sentences, and the progress of the hypotheses; None without constraints."""
         constraints = self.sentences.constraints
         if constraints is None:
             return None
@@ -124,20 +124,20 @@ class SearchState:
 
     @property
     def history(self) -> Tensor | None:
-        """The tokens of each hypothesis, `(N,t)`, up to the position of the longest."""
+        """The tokens of each hypothesis `(N,t)`, up to the length of the longest; None if nothing reads them."""
         history = self.hypotheses.history
         if history is None:
             return None
         return history[:, : self.cache.length - 1]
 
     def compact(self, order: Integers) -> None:
-        """Keeps only these sentences, by number, in an order that moves few of them; see `compaction_order`."""
+        """Keeps only the rows in `order`, in this order, which should move few of them: see `compaction_order`."""
         scores = self.sentences.scores
         width = scores.shape[1]
         device = scores.device
-        count = len(order)
-        # Sentences that stay in their row are not copied. A mover goes into the hole of a sentence that is dropped.
-        holes = np.flatnonzero(order != np.arange(count))  # (M,)
+        n_sentences = len(order)
+        # Sentences that stay in their row are not copied. The others move to the rows of dropped sentences.
+        holes = np.flatnonzero(order != np.arange(n_sentences))  # (M,)
         movers = order[holes]  # (M,)
         host_holes = torch.from_numpy(holes)
         host_movers = torch.from_numpy(movers)
@@ -147,18 +147,17 @@ class SearchState:
         self.sentences.put(device_holes, moved_sentences)
         moved_hypotheses = self.hypotheses.select(self._hypothesis_rows(device_movers))
         self.hypotheses.put(self._hypothesis_rows(device_holes), moved_hypotheses)
-        self.sentences = self.sentences.select(slice(count))
-        self.hypotheses = self.hypotheses.select(slice(count * width))
-        self.cache.compact_batch(host_holes, host_movers, count)
+        self.sentences = self.sentences.select(slice(n_sentences))
+        self.hypotheses = self.hypotheses.select(slice(n_sentences * width))
+        self.cache.compact_batch(host_holes, host_movers, n_sentences)
 
     def insert(self, slots: Tensor, other: "SearchState", model: Decoder) -> None:
-        """Puts the sentences of another state into slots `(M,)`; both have made a step, and S is the same."""
-        # never in a captured state, whose tensors must stay
+        """Puts the sentences of another state into slots `(M,)`; both states have made a step and have the same S."""
+        # never true for captured steps, whose tensors must not be replaced
         if len(other.divisors) > len(self.divisors):
             self.divisors = other.divisors
 
-        # The shortlists of two batches differ in size. So they are removed from both memories, and one is built again
-        # for all sentences together.
+        # The two batches' shortlists differ in size, so remove both and build a new one for all sentences.
         memory = with_shortlist(model, self.sentences.memory, None)
         sentences = replace(self.sentences, memory=memory)
         new_memory = with_shortlist(model, other.sentences.memory, None)
@@ -182,15 +181,15 @@ class SearchState:
     ) -> "SearchState":
         """Returns a copy with a fixed number of slots and positions, whose tensors never change their size.
 
-        The sentences of this state take the first slots. The other slots get a copy of the last sentence, as done.
+        The sentences of this state take the first slots. The other slots get copies of the last sentence, marked done.
         """
         scores = self.sentences.scores
         device = scores.device
-        count = len(scores)
-        rows = torch.arange(slots, device=device).clamp(max=count - 1)  # (slots,)
+        n_sentences = len(scores)
+        rows = torch.arange(slots, device=device).clamp(max=n_sentences - 1)  # (slots,)
         sentences = self.sentences.select(rows)
-        sentences.done[count:] = True
-        sentences.scores[count:] = -INFINITY
+        sentences.done[n_sentences:] = True
+        sentences.scores[n_sentences:] = -INFINITY
         hypotheses = self.hypotheses.select(self._hypothesis_rows(rows))
         history = hypotheses.history
         if history is not None:
@@ -211,7 +210,7 @@ class SearchState:
         return replace(self, cache=copy(self.cache))
 
     def mutable_tensors(self) -> list[Tensor]:
-        """Returns the tensors that a step replaces, in a fixed order: all but `divisors` and the cache's entries."""
+        """Returns the tensors that a step replaces, in a fixed order: all except `divisors` and the cache entries."""
         return [
             *self.sentences.tensors(),
             *self.hypotheses.tensors(),
@@ -219,7 +218,7 @@ class SearchState:
         ]
 
     def _hypothesis_rows(self, sentences: Tensor) -> Tensor:
-        """The rows of the hypotheses of sentences `(M,)`: `(M*W,)`."""
+        """Returns the hypothesis rows of sentences `(M,)`: `(M*W,)`."""
         width = self.sentences.scores.shape[1]
         offsets = torch.arange(width, device=sentences.device)  # (W,)
         return (sentences[:, None] * width + offsets).flatten()

@@ -1,4 +1,4 @@
-"""The settings of a search, and the length limits that follow from them."""
+"""Settings of a search, and the length limits that result from them."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -41,15 +41,15 @@ else:
 
 
 class SearchConfig(Settings):
-    """The settings of every kind of search: limits, rules and scores.
+    """Settings that all kinds of search have: limits, rules and scores.
 
     The kinds are `BeamConfig`, `SamplingConfig` and `MbrConfig`.
     """
 
     size_key: ClassVar[Literal["beam_size", "samples"]] = "beam_size"
-    """The key that sets the number of hypotheses."""
+    """Key of the setting for the number of hypotheses."""
     accepts_constraints: ClassVar[bool] = True
-    """Whether this kind of search can write required terms; for a single beam only."""
+    """Whether this kind of search supports required terms; only a single beam does."""
 
     min_length: Length = Field(default=0, ge=0)
     """Minimum number of tokens of a hypothesis, without EOS. Until it is reached EOS is forbidden; the program of See
@@ -91,27 +91,27 @@ class SearchConfig(Settings):
 
     @property
     def n_hypotheses(self) -> int:
-        """Number of hypotheses that are searched for each sentence at a time, K."""
+        """Number of hypotheses per sentence, K."""
         raise NotImplementedError
 
     @property
     def n_groups(self) -> int:
-        """Number of groups of diverse beam search, each with its own beam."""
+        """Number of groups in diverse beam search, each with its own beam."""
         return 1
 
     @property
     def effective_stop(self) -> Stop:
-        """The condition that ends the search of a sentence, for every kind of search."""
+        """The condition that ends the search for a sentence; defined for all kinds of search."""
         return "first_k"
 
     @property
     def effective_at_limit(self) -> AtLimit:
-        """The treatment of hypotheses that reach the length limit, for every kind of search."""
+        """The treatment of hypotheses that reach the length limit; defined for all kinds of search."""
         return "behind"
 
     @property
     def needs_all_hypotheses(self) -> bool:
-        """Whether the output is chosen among all hypotheses of a finished search, whatever `n_best` is."""
+        """Whether the output is chosen from all hypotheses of a finished search, regardless of `n_best`."""
         return False
 
     def build_length_penalty(self) -> LengthPenalty:
@@ -139,12 +139,12 @@ class SearchConfig(Settings):
         return self
 
     def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
-        """Raises a RecipeError if one of the keys has no effect with these settings, or in this model."""
+        """Raises a RecipeError if one of the keys has no effect with these settings or with this model."""
         source_limits = ["max_length_ratio", "max_length_offset", "min_length_ratio"]
         text_models = (
             "models that read a text, and this one reads none: give min_length or max_length"
         )
-        # Keys, whether they have an effect, and what they are for.
+        # Keys, whether they have an effect, and the end of the error message "KEY is for ...".
         conditions = [
             (
                 ["alpha"],
@@ -171,7 +171,7 @@ class SearchConfig(Settings):
                     raise RecipeError(f"{key} is for {purpose}")
 
     def reject_constraints(self) -> None:
-        """Raises a RecipeError if this search cannot keep to constraints."""
+        """Raises a RecipeError if this search does not support constraints."""
         if self.rule is not None:
             raise RecipeError(
                 f"the rule {self.rule} decides every token: remove terms and prefixes"
@@ -291,26 +291,26 @@ KINDS: dict[str, type[SearchConfig]] = {
 SEARCH_FIELDS = {
     key: field for settings in KINDS.values() for key, field in settings.model_fields.items()
 }
-"""The keys of all kinds of searches."""
+"""The settings of all kinds of search, by key."""
 _PURPOSES = {
     "beam": "beam search, and sampling does not use it: remove one of the two",
     "sampling": "sampling: give samples too, 1 for one translation of each line",
     "mbr": "minimum Bayes risk: give mbr too",
 }
-"""For each kind of search, what its keys are for."""
+"""End of the error message "KEY is for ...", by kind of search."""
 
 
 def kind_of_search(search: SearchConfig) -> str:
-    """Returns the name of the kind of a search."""
+    """Returns a search's kind, as recipes name it."""
     return next(name for name, settings in KINDS.items() if type(search) is settings)
 
 
 def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
-    """Adds the kind of search that the keys choose; returns them without it if they keep the present kind.
+    """Returns the keys with the kind of search that they choose; without a kind if they do not change it.
 
-    `samples` chooses sampling, and `beam_size` beam search, as in options and older recipes. Two keys are accepted that
-    are not settings: `mbr` is the metric of minimum Bayes risk, or "none", and `samples: 0` means beam search. `kind`
-    is the present kind, empty if unknown.
+    `samples` chooses sampling, and `beam_size` chooses beam search, as in options and older recipes. This also accepts
+    two forms that are not settings: `mbr` is the metric of minimum Bayes risk, or "none", and `samples: 0` chooses beam
+    search. `kind` is the current kind, or "" if unknown.
     """
     chosen = dict(keys)
     metric = chosen.pop("mbr", None)
@@ -333,7 +333,7 @@ def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
 
 
 def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies changes to the keys of a search; if its kind changes, keys that the new kind lacks are dropped."""
+    """Applies changes to the keys of a search. If its kind changes, drops the keys that the new kind does not have."""
     old_kind = search.get("kind", "beam")
     new_kind = changes.get("kind", old_kind)
     merged = dict(search)
@@ -347,7 +347,7 @@ def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 
 
 def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
-    """Returns a search with other values of some keys, which may choose another kind; see `with_kind`.
+    """Returns a search with changes to some of its keys, which may choose another kind: see `with_kind`.
 
     Raises:
         RecipeError: a key or a value is invalid, or a key belongs to another kind of search.
@@ -377,11 +377,11 @@ AnySearch = Annotated[
     Annotated[BeamConfig | SamplingConfig | MbrConfig, Field(discriminator="kind")],
     BeforeValidator(_with_default_kind),
 ]
-"""The type of a setting that is a search of any kind; without `kind` it is beam search."""
+"""Type of a setting that holds a search of any kind; without `kind` it is beam search."""
 
 
 def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
-    """Returns the minimum number of tokens, without EOS, `(B,)`; below `max_length`.
+    """Returns the minimum number of tokens of each translation, without EOS, `(B,)`; always below `max_length`.
 
     `src_lengths` `(B,)` include EOS.
     """
@@ -399,18 +399,18 @@ def max_lengths(
     prefix: Tensor | None,
     required: Tensor | None = None,
 ) -> Tensor:
-    """Returns the maximum number of tokens of a hypothesis, including EOS, `(B,)`, at least 1.
+    """Returns the maximum number of tokens of each translation, including EOS, `(B,)`, at least 1.
 
-    The minimum length, a forced prefix and required tokens are never cut: they raise the limit if necessary.
+    The limit is raised if necessary for the minimum length, a forced prefix or required tokens.
 
     Args:
-        settings: the limits.
-        src_lengths: tokens of each source, including EOS, `(B,)`.
+        settings: the search settings.
+        src_lengths: number of tokens of each source, including EOS, `(B,)`.
         prefix: the forced prefix of each translation `(B,P)`, padded with PAD.
         required: number of tokens, without EOS, that constraints or a rule require `(B,)`.
     """
-    # Single precision, unlike in `min_lengths`: neither rounds all products as decimals would, and the limits of
-    # existing results depend on this rounding.
+    # Single precision, unlike in `min_lengths`. Neither precision rounds all products as decimal arithmetic would, and
+    # existing results depend on the rounding here.
     by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
     by_source = by_source.clamp(max=settings.max_length).long()
     if settings.max_length_ratio:

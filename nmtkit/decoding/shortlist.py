@@ -1,10 +1,10 @@
-"""A vocabulary shortlist: the few target tokens that a search considers for the tokens of a source.
+"""Vocabulary shortlists: the few target tokens that a search considers for the tokens of a source.
 
 Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.3, and Mi et al.
 2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are the target tokens most
 often linked to each of its tokens in aligned pairs, and the most frequent target tokens.
 
-The file is text. Ids are those of the run's vocabulary files:
+A shortlist is a text file. Its ids are those of the run's vocabulary files:
 
     nmtkit shortlist 1
     vocabularies CHECKSUM SOURCE_SIZE TARGET_SIZE
@@ -12,7 +12,8 @@ The file is text. Ids are those of the run's vocabulary files:
     SOURCE_ID TARGET_ID TARGET_ID ...
     end
 
-Each source token with candidates has a line, in the order of ids; the most frequently linked candidates come first.
+Each source token with candidates has a line. The lines are in the order of source ids, and the most frequently linked
+candidates come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +38,7 @@ HEAD = "nmtkit shortlist 1"
 END = "end"
 MAKE_HINT = "`nmtkit align --shortlist FILE` makes one"
 LINKS_AT_ONCE = 1 << 20
-"""Number of links that are collected before they are counted."""
+"""Number of links to collect before they are counted."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,18 @@ class Shortlist:
     """The candidates of every source token."""
 
     starts: Tensor
-    """Where the candidates of each source token begin in `words`, and where the last ones end: `(V_src+1,)`, int64."""
+    """Index in `words` at which each source token's candidates begin, followed by the length of `words`: `(V_src+1,)`,
+    int64."""
     words: Tensor
     """The candidates of all source tokens, concatenated, best first for each token: `(M,)`, int64."""
     always: Tensor
-    """Candidates of every sentence: frequent and special tokens, `(V,)`, bool."""
+    """Mask of the tokens that are candidates for every sentence: frequent and special tokens, `(V,)`, bool."""
 
     @classmethod
     def from_candidates(
         cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], vocabulary_size: int
     ) -> "Shortlist":
-        """Builds a shortlist from the candidates of each source token and the candidates of every sentence."""
+        """Builds a shortlist; `candidates` are those of each source token, `frequent` those of every sentence."""
         counts = [len(row) for row in candidates]
         starts = np.cumsum([0, *counts], dtype=np.int64)  # (V_src+1,)
         n_words = int(starts[-1])
@@ -70,7 +72,7 @@ class Shortlist:
         return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
 
     def candidates(self, batch: Batch, copies: bool, prefix: Tensor | None = None) -> Tensor:
-        """Returns the mask of the candidates of each sentence, `(B,V)`, bool.
+        """Returns a mask of each sentence's candidates, `(B,V)`, bool.
 
         Args:
             batch: the sources.
@@ -79,14 +81,12 @@ class Shortlist:
         """
         src = batch.inputs.ids  # (B,S)
         device = src.device
-        starts = self.starts[
-            src
-        ].flatten()  # (B*S,): where the candidates of each source token begin in `words`
+        starts = self.starts[src].flatten()  # (B*S,)
         ends = self.starts[src + 1].flatten()  # (B*S,)
         counts = ends - starts  # (B*S,)
 
-        # All candidates of all source tokens in turn, M = counts.sum() of them. Candidate m of the M is the one at
-        # `starts + m - (candidates of earlier source tokens)` in `words`.
+        # The candidates of all source tokens, one token after the other: M = counts.sum(). Candidate m is in `words` at
+        # `start + m - n_before`, with the values of its source token.
         n_before = counts.cumsum(0) - counts  # (B*S,)
         offsets = (starts - n_before).repeat_interleave(counts)  # (M,)
         words = self.words[offsets + torch.arange(len(offsets), device=device)]  # (M,)
@@ -109,7 +109,7 @@ class Shortlist:
 
 
 class LinkCounts:
-    """Counts of links between token pairs; memory grows with the number of different links.
+    """Counts links between source and target tokens; memory grows with the number of distinct links.
 
     Args:
         src_size: size of the source vocabulary.
@@ -119,9 +119,9 @@ class LinkCounts:
     def __init__(self, src_size: int, tgt_size: int) -> None:
         self._src_size = src_size
         self._tgt_size = tgt_size
-        # A link is one number, source id * target size + target id.
-        self._links = np.empty(0, dtype=np.int64)  # different links, ascending
-        self._counts = np.empty(0, dtype=np.int64)  # how often each of them occurred
+        # A link is encoded as one integer, source id * target size + target id.
+        self._links = np.empty(0, dtype=np.int64)  # distinct links, ascending
+        self._counts = np.empty(0, dtype=np.int64)  # how often each link occurred
         # how often each target token occurred
         self._occurrences = np.zeros(tgt_size, dtype=np.int64)
         self._recent_links: list[int] = []  # not counted yet
@@ -129,7 +129,7 @@ class LinkCounts:
     def add(
         self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]
     ) -> None:
-        """Counts the links between the words of a pair; `src` and `tgt` are the tokens of each word."""
+        """Counts the links between the words of a sentence pair; `src` and `tgt` contain the token ids of each word."""
         for src_word, tgt_word in links:
             for src_id in src[src_word]:
                 first_link = src_id * self._tgt_size
@@ -152,10 +152,10 @@ class LinkCounts:
         np.add.at(self._counts, places, all_counts)
 
     def candidates(self, best: int) -> list[list[int]]:
-        """Returns the most frequently linked target tokens of each source token, at most `best`."""
+        """Returns the target tokens most frequently linked to each source token, at most `best` each."""
         self._count()
         src_ids, tgt_ids = np.divmod(self._links, self._tgt_size)
-        # By source token, then the most frequent link first; the smaller target id breaks ties.
+        # Sorted by source token, then by descending frequency, then by target id.
         order = np.lexsort((tgt_ids, -self._counts, src_ids))
         ordered_tgt_ids: list[int] = tgt_ids[order].tolist()
         all_src_ids = np.arange(self._src_size + 1)
@@ -167,7 +167,7 @@ class LinkCounts:
         return candidates
 
     def frequent(self, limit: int) -> list[int]:
-        """Returns the most frequent target tokens, at most `limit`, without special tokens."""
+        """Returns the most frequent target tokens, except special tokens, at most `limit`."""
         by_frequency = np.argsort(-self._occurrences, kind="stable")
         occurs = self._occurrences[by_frequency] > 0
         is_special = by_frequency < len(SPECIALS)
@@ -180,10 +180,15 @@ class LinkCounts:
 def shortlist_writer(
     path: Path, tokenizers: Tokenizers, best: int, frequent: int
 ) -> Iterator[LinkCounts]:
-    """Counts links inside the `with` block, and writes the shortlist at its end.
+    """Yields a counter of links for the `with` block, and writes the shortlist at the end of the block.
 
-    A path that cannot be written fails before the block. `best` limits the candidates of a source token, `frequent` the
-    candidates of every sentence.
+    If the path is not writable, this fails before the block runs.
+
+    Args:
+        path: the shortlist file.
+        tokenizers: the tokenizers of the run.
+        best: largest number of candidates for a source token.
+        frequent: number of frequent target tokens that are candidates for every sentence.
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
     with ExitStack() as open_file:
@@ -201,7 +206,7 @@ def shortlist_writer(
 def shortlist_lines(
     tokenizers: Tokenizers, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
 ) -> Iterator[str]:
-    """Yields the lines of a file with the candidates of each source token, and of every sentence."""
+    """Yields the lines of a shortlist file; `frequent` tokens are candidates for every sentence."""
     yield f"{HEAD}\n"
     yield f"{_vocabularies_line(tokenizers)}\n"
     yield " ".join(["frequent", *map(str, frequent)]) + "\n"
@@ -219,12 +224,12 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
     """Reads a shortlist from a file.
 
     Raises:
-        DataError: the file is not a shortlist, is damaged or belongs to other vocabularies; names the line.
+        DataError: the file is not a shortlist, is damaged or belongs to other vocabularies. The message names the line.
     """
     src_size = len(tokenizers.src.vocabulary)
     tgt_size = len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
-    # The first line may be very long if this is some other file.
+    # Only the beginning is compared, since the first line of another file may be very long.
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
         raise DataError(
             f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}"
@@ -259,18 +264,18 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
 
 
 def _append_empty(candidates: list[list[int]], size: int) -> None:
-    """Appends empty lists, of source tokens without candidates, up to this size."""
+    """Appends empty lists, for source tokens without candidates, until there are `size` lists."""
     while len(candidates) < size:
         candidates.append([])
 
 
 def _parse_ids(fields: Sequence[str], size: int) -> list[int] | None:
-    """Distinct ids below `size`; None if any field is not one."""
-    # `map` and `all` check each field in C, since a file has millions of them.
+    """Parses distinct ids below `size`; returns None if a field is not an id or occurs twice."""
+    # `map` and `all` check the fields in C, since a file has millions of them.
     are_numbers = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
     if not are_numbers:
         return None
-    # Longer fields are not parsed: Python refuses numbers of thousands of digits.
+    # Rejects longer fields before `int`, since Python refuses to convert strings of thousands of digits.
     most_digits = max(map(len, fields), default=0)
     if most_digits > len(str(size)):
         return None

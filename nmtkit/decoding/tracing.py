@@ -1,8 +1,9 @@
-"""Traces the search of one sentence step by step, with the continuations that rules forbade.
+"""Traces the search for one sentence step by step, including the continuations that rules forbade.
 
-Letters as in `nmtkit.decoding.beam_search`; B is 1, so that N is W.
+Letters as in `nmtkit.decoding.beam_search`, with B = 1, so N = W.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,100 +33,114 @@ class TracedCandidate:
     token: int
     """The id of the token; an extended id if the model copies."""
     parent: int
-    """The number of the hypothesis that it continues, among the survivors of the previous step; 0 in the first step."""
+    """Beam index of the hypothesis that it continues; 0 in the first step."""
     token_log_prob: float
     log_prob: float
-    """Log-probability from the start."""
-    slot: int | None = None
-    """Its number among the survivors of the step; None if it did not survive."""
+    """Cumulative log-probability of the hypothesis."""
+    beam_index: int | None = None
+    """Its index in the next beam; None if it did not survive."""
     ended: bool = False
     """Whether it became a finished hypothesis."""
     group: int = 0
-    """Its group of diverse beam search; 0 if it is forbidden."""
+    """Its group in diverse beam search; 0 if a rule forbade it."""
     score: float = -INFINITY
-    """Its ranking score as a hypothesis."""
+    """Ranking score of the hypothesis; minus infinity if a rule forbade it."""
     rule: str = ""
-    """The rule that forbade it; empty for the candidates of the step."""
+    """Name of the rule that forbade it; "" if none did."""
 
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """All decisions in the search of one sentence."""
+    """All decisions in the search for one sentence."""
 
     steps: list[list[TracedCandidate]]
     """The C candidates of each step, best first, followed by the continuations that rules forbade, best first."""
     hypotheses: list[Hypothesis]
-    """All hypotheses that ended, or were cut at the length limit; best first."""
+    """The best K hypotheses: finished ones and those cut at the length limit, in the order of the search's results."""
     limit: int
-    """The maximum number of tokens of the sentence, EOS included."""
+    """Maximum number of tokens, including EOS."""
 
 
 class SearchTracer:
-    """Searches for one sentence at a time and keeps every decision."""
+    """Searches for one sentence at a time and records every decision."""
 
     def __init__(self, search: BeamSearch) -> None:
         self.search = search
 
     @torch.no_grad()
-    def trace(self, batch: Batch, number: int = 0) -> SearchTrace:
-        """Searches for the only sentence of a batch, as `Engine.run` would search for sentence `number`."""
-        assert batch.size == 1, f"{batch.size} sentences where one is traced"
+    def trace(self, batch: Batch, sentence_number: int = 0) -> SearchTrace:
+        """Searches for the only sentence of a batch, as `Engine.run` would search for sentence `sentence_number`."""
+        assert batch.size == 1, f"trace needs exactly one sentence, got {batch.size}"
         search = self.search
-        config = search.config
         state = search.begin(batch)
-        state.sentences = replace(state.sentences, number=state.sentences.number + number)
+        # Sampling is seeded by the sentence number, which is 0 so far.
+        number = state.sentences.number + sentence_number  # (B,)
+        state.sentences = replace(state.sentences, number=number)
 
         forbidden: list[list[TracedCandidate]] = []
-        # for each step the log-probabilities of its hypotheses (W,)
+        # The log-probabilities of the hypotheses before each step, (W,).
         parent_scores: list[Tensor] = []
         results: list[StepResult] = []
-        while not results or not bool(state.sentences.done[0]):
+        is_done = False
+        while not is_done:
             parent_scores.append(state.sentences.scores[0])
-            forbidden.append(self._forbidden(state, config.n_hypotheses))
+            forbidden.append(self._forbidden(state, search.config.n_hypotheses))
             results.append(search.step(state))
+            is_done = bool(state.sentences.done[0])
 
-        sentence = SentenceRecord(
-            number=0,
-            memory_length=int(memory_lengths(search.model, batch)[0]),
-            limit=state.limits[0],
-            extended_source=batch.inputs.copy.extended[0] if search.model.config.copies else None,
+        sentence = self._record(batch, results, limit=state.limits[0])
+        steps = []
+        for result, scores, forbidden_in_step in zip(
+            results, parent_scores, forbidden, strict=True
+        ):
+            candidates = self._candidates(result, scores)
+            # Only those that the step would have considered.
+            worst_score = float(result.candidates.scores[0].min())
+            for candidate in forbidden_in_step:
+                if candidate.log_prob >= worst_score:
+                    candidates.append(candidate)
+            steps.append(_with_extended_ids(candidates, sentence, search.model.sizes["tgt"]))
+        return SearchTrace(
+            steps=steps, hypotheses=self._read_hypotheses(sentence, results), limit=state.limits[0]
+        )
+
+    def _record(self, batch: Batch, results: Sequence[StepResult], limit: int) -> SentenceRecord:
+        """Returns the record of the finished sentence, as `Engine` makes it for a batch of one sentence."""
+        model = self.search.model
+        return SentenceRecord(
+            number=0,  # ignored by `read_hypotheses`
+            memory_length=int(memory_lengths(model, batch)[0]),
+            limit=limit,
+            extended_source=batch.inputs.copy.extended[0] if model.config.copies else None,
             first_result=results[0],
             first_row=0,
             start=0,
             end=len(results) - 1,
         )
-        vocabulary_size = search.model.sizes["tgt"]
-        span = StepSpan(start=0, previous_rows=np.zeros(0, dtype=np.int64), results=results[1:])
+
+    def _read_hypotheses(
+        self, sentence: SentenceRecord, results: Sequence[StepResult]
+    ) -> list[Hypothesis]:
+        """Returns the best K hypotheses from the results of all steps."""
+        # The first result is in the record, since `Engine` makes the first step apart from the others.
+        no_rows = np.zeros(0, dtype=np.int64)
+        span = StepSpan(start=0, previous_rows=no_rows, results=list(results[1:]))
+        config = self.search.config
         (hypotheses,) = read_hypotheses(
             [sentence],
             [span],
             n_best=config.n_hypotheses,
-            vocabulary_size=vocabulary_size,
+            vocabulary_size=self.search.model.sizes["tgt"],
             config=config,
         )
-
-        steps = []
-        for result, scores, forbidden_in_step in zip(
-            results, parent_scores, forbidden, strict=True
-        ):
-            least = float(result.candidates.scores[0].min())  # of all candidates of the step
-            candidates = self._candidates(result, scores)
-            candidates += [
-                candidate for candidate in forbidden_in_step if candidate.log_prob >= least
-            ]
-            steps.append(
-                [
-                    _with_extended_id(candidate, sentence, vocabulary_size)
-                    for candidate in candidates
-                ]
-            )
-        return SearchTrace(steps, hypotheses, limit=state.limits[0])
+        return hypotheses
 
     def _candidates(self, result: StepResult, parent_scores: Tensor) -> list[TracedCandidate]:
-        """The candidates of a step, best first, from the log-probabilities of its hypotheses `(W,)`."""
+        """Returns the candidates of a step, best first; `parent_scores` `(W,)` are the scores of its hypotheses."""
         config = self.search.config
         candidates = result.candidates
-        slots = {number: slot for slot, number in enumerate(candidates.survivors[0].tolist())}
+        survivors = candidates.survivors[0].tolist()
+        beam_indices = {survivor: beam_index for beam_index, survivor in enumerate(survivors)}
         is_first_step = len(parent_scores) == 1
         group_candidates = candidates.columns.shape[1] // config.n_groups
         group_size = config.n_hypotheses // config.n_groups
@@ -136,35 +151,35 @@ class SearchTracer:
         ended = candidates.ended[0].tolist()
         ranking = result.ranking[0].tolist()
         traced = []
-        for number, parent in enumerate(parents):
-            if log_probs[number] == -INFINITY:  # fewer continuations exist than a step considers
+        for candidate_index, parent in enumerate(parents):
+            if log_probs[candidate_index] == -INFINITY:  # fewer than C continuations exist
                 continue
             # In the first step all groups continue the same hypothesis.
-            group = number // group_candidates if is_first_step else parent // group_size
+            group = candidate_index // group_candidates if is_first_step else parent // group_size
             candidate = TracedCandidate(
-                token=tokens[number],
+                token=tokens[candidate_index],
                 parent=parent,
-                token_log_prob=token_log_probs[number],
-                log_prob=log_probs[number],
-                slot=slots.get(number),
-                ended=ended[number],
+                token_log_prob=token_log_probs[candidate_index],
+                log_prob=log_probs[candidate_index],
+                beam_index=beam_indices.get(candidate_index),
+                ended=ended[candidate_index],
                 group=group,
-                score=ranking[number],
+                score=ranking[candidate_index],
             )
             traced.append(candidate)
         return traced
 
-    def _forbidden(self, state: SearchState, count: int) -> list[TracedCandidate]:
-        """The most likely continuations that some rule forbids in the next step, at most `count`, best first.
+    def _forbidden(self, state: SearchState, limit: int) -> list[TracedCandidate]:
+        """Returns the most likely continuations that rules forbid in the next step, at most `limit`, best first.
 
-        PAD and BOS, which never follow, are left out. The cache entries of the next position are written here, and
-        again by the step itself.
+        PAD and BOS, which can never follow, are left out, and so are continuations that only terms forbid. This writes
+        the cache entries of the next position; the step overwrites them with the same values.
         """
         sentences = state.sentences
-        rules: dict[str, Rule] = {}
-        # A forced prefix comes first, so that it is named where several rules forbid a continuation.
+        rules: dict[str, Rule] = {}  # by setting; a search has at most one rule per setting
+        # The forced prefix comes first, so that it is named if several rules forbid a continuation.
         for rule in sorted(sentences.rules, key=lambda rule: rule.name != ForcedPrefix.name):
-            name = self._name(rule)
+            name = self._setting_name(rule)
             if name:
                 rules[name] = rule
         if not rules:
@@ -176,22 +191,22 @@ class SearchTracer:
             state.hypotheses.model,
             memory,
             state.cache,
-            need_attention=True,
+            need_attention=True,  # models that copy predict from it
         )
         log_probs = model.predict(output, memory)  # (W,X): the model's own distribution
         n_columns = log_probs.shape[1]
         live = self.search.live_hypotheses(state, log_probs)
 
-        # The number of the rule that forbids each continuation, -1 if it is allowed. The last rule comes first, so that
-        # the first one overwrites the others.
+        # Index of the rule that forbids each continuation, -1 if it is allowed. Rules are applied in reverse, so that
+        # the first one wins.
         forbidden_by = torch.full(
             log_probs.shape, -1, dtype=torch.long, device=log_probs.device
         )  # (W,X)
-        for number, rule in reversed(list(enumerate(rules.values()))):
+        for rule_index, rule in reversed(list(enumerate(rules.values()))):
             ruled = rule.apply(log_probs.clone(), live)  # (W,X)
             if rule.may_forbid_all:
                 allow_end_if_stuck(ruled, log_probs[:, EOS])
-            forbidden_by.masked_fill_(ruled == -INFINITY, number)
+            forbidden_by.masked_fill_(ruled == -INFINITY, rule_index)
         # A later rule may allow a continuation that an earlier one forbids.
         allowed = self.search.apply_rules(state, log_probs.clone()) > -INFINITY  # (W,X)
         forbidden_by.masked_fill_(allowed, -1)
@@ -200,12 +215,12 @@ class SearchTracer:
         scores = log_probs + sentences.scores[0, :, None]  # (W,X)
         scores = scores.masked_fill(forbidden_by < 0, -INFINITY).flatten()  # (W*X,)
         best_scores, flat_indices = scores.sort(descending=True, stable=True)
-        n_forbidden = int((best_scores[:count] > -INFINITY).sum())
+        n_forbidden = int((best_scores[:limit] > -INFINITY).sum())
         flat_indices = flat_indices[:n_forbidden]
         tokens = memory.ids_of(flat_indices % n_columns).tolist()
         parents = (flat_indices // n_columns).tolist()
         token_log_probs = log_probs.flatten()[flat_indices].tolist()
-        rule_numbers = forbidden_by.flatten()[flat_indices].tolist()
+        rule_indices = forbidden_by.flatten()[flat_indices].tolist()
         names = list(rules)
         traced = []
         for rank, score in enumerate(best_scores[:n_forbidden].tolist()):
@@ -214,23 +229,27 @@ class SearchTracer:
                 parent=parents[rank],
                 token_log_prob=token_log_probs[rank],
                 log_prob=score,
-                rule=names[rule_numbers[rank]],
+                rule=names[rule_indices[rank]],
             )
             traced.append(candidate)
         return traced
 
-    def _name(self, rule: Rule) -> str:
-        """The setting that a rule comes from; empty for a rule that every search has."""
+    def _setting_name(self, rule: Rule) -> str:
+        """Returns the name of the setting that a rule comes from; "" for a rule that every search has."""
         config = self.search.config
         if rule.name == ForbiddenTokens.name and not config.forbid_unknown:
             return ""
         if rule.name == MinLength.name and not config.min_length:
-            return "min_length_ratio"
+            return "min_length_ratio"  # either of the two settings adds this rule
         return rule.name or config.rule or ""
 
 
-def _with_extended_id(
-    candidate: TracedCandidate, sentence: SentenceRecord, vocabulary_size: int
-) -> TracedCandidate:
-    (token,) = sentence.extended_ids([candidate.token], vocabulary_size)
-    return replace(candidate, token=token)
+def _with_extended_ids(
+    candidates: Sequence[TracedCandidate], sentence: SentenceRecord, vocabulary_size: int
+) -> list[TracedCandidate]:
+    """Replaces the ids of the search by extended ids."""
+    extended = []
+    for candidate in candidates:
+        (token,) = sentence.extended_ids([candidate.token], vocabulary_size)
+        extended.append(replace(candidate, token=token))
+    return extended

@@ -51,13 +51,14 @@ def search_tree(
         trace = SearchTracer(search).trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps: list[list[TreeNode]] = []
-    node_of_slot = {0: 0}  # index of the node for each beam slot after the previous step
+    # Node index of each hypothesis that survived the previous step, by its beam index.
+    parent_nodes = {0: 0}
     for step in trace.steps:
-        steps.append(_tree_nodes(translator, step, source, node_of_slot))
-        node_of_slot = {}
+        steps.append(_tree_nodes(translator, step, source, parent_nodes))
+        parent_nodes = {}
         for node, candidate in enumerate(_ranked(step)):
-            if candidate.slot is not None:
-                node_of_slot[candidate.slot] = node
+            if candidate.beam_index is not None:
+                parent_nodes[candidate.beam_index] = node
     if translator.config.needs_all_hypotheses:
         translations = merge_and_rerank(translations, translator.config)
     tree = SearchTree(
@@ -90,24 +91,29 @@ FATES: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 
 def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
-    """Sorts a step's candidates by fate, and survivors by beam slot."""
-    return sorted(step, key=lambda candidate: (FATES.index(_fate(candidate)), candidate.slot or 0))
+    """Sorts a step's candidates by fate, and survivors by beam index."""
+    return sorted(
+        step, key=lambda candidate: (FATES.index(_fate(candidate)), candidate.beam_index or 0)
+    )
 
 
 def _tree_nodes(
     translator: Translator,
     step: Sequence[TracedCandidate],
     source: SourceLine,
-    node_of_slot: Mapping[int, int],
+    parent_nodes: Mapping[int, int],
 ) -> list[TreeNode]:
-    """Returns a step's nodes in ranked order; `node_of_slot` has the index of each slot's node in the previous step."""
+    """Returns a step's nodes in ranked order.
+
+    `parent_nodes` has the node index of each hypothesis that survived the previous step, by its beam index.
+    """
     nodes = []
     for candidate in _ranked(step):
         pieces = translator.tokenizers.tgt.pieces([candidate.token], source.oov)  # none for EOS
         threshold = _survival_threshold(translator.config, candidate, step)
         node = TreeNode(
             token=pieces[0] if pieces else translator.eos_token,
-            parent=node_of_slot[candidate.parent],
+            parent=parent_nodes[candidate.parent],
             fate=_fate(candidate),
             token_log_prob=candidate.token_log_prob,
             log_prob=candidate.log_prob,
@@ -132,7 +138,7 @@ def _survival_threshold(
     if candidate.token == EOS and not candidate.rule:
         successful = group[: config.n_hypotheses // config.n_groups]
     else:
-        successful = [other for other in group if other.slot is not None]
+        successful = [other for other in group if other.beam_index is not None]
     return successful[-1].log_prob if successful else None
 
 
@@ -141,7 +147,7 @@ def _fate(candidate: TracedCandidate) -> Fate:
         return "blocked"
     if candidate.ended:
         return "ended"
-    return "pruned" if candidate.slot is None else "kept"
+    return "pruned" if candidate.beam_index is None else "kept"
 
 
 def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation) -> RankedResult:

@@ -590,7 +590,7 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     traced: list[tuple[list[int], TracedCandidate]] = []
     for step in trace.steps:
         here = [([*slots[one.parent], one.token], one) for one in step]
-        kept = [(one.slot, path) for path, one in here if one.slot is not None]
+        kept = [(one.beam_index, path) for path, one in here if one.beam_index is not None]
         slots, traced = [path for _, path in sorted(kept)], traced + here
     given, _ = log_probs_of_targets(model, SOURCES[:1] * len(traced), [path for path, _ in traced])
     for (path, one), row in zip(traced, given, strict=True):
