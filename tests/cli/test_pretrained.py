@@ -82,7 +82,10 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     settings = settings_of(small_corpus, kind, "none", fixed, "pretrained_embeddings.freeze=true")
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
-    begin = f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) are initialised with one in src_embedding.weight, scaled by "
+    begin = (
+        f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) are initialised with one in "
+        "src_embedding.weight, scaled by "
+    )
     assert begin in message
     factor = float(message.partition(begin)[2].partition(";")[0])
     assert message.endswith("the others are random; none of them will be trained")

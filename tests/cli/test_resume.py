@@ -135,7 +135,10 @@ def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(
     """As after a kill in the midst of preprocessing."""
     loaded = config.load(str(corpus / "tiny.yaml"))
     Run.create(loaded, str(tmp_path / "run")).close()
-    said = "data-report.json it is unknown whether this is the text of the run; omit --resume, or continue with the new text"
+    said = (
+        "data-report.json it is unknown whether this is the text of the run; omit --resume, or "
+        "continue with the new text"
+    )
     with pytest.raises(DataError, match=said):
         begin_run(loaded, str(tmp_path / "run"), resume=True)
     begin_run(loaded, str(tmp_path / "run")).close()

@@ -277,10 +277,10 @@ def test_as_safetensors_the_folders_of_other_runs_are_not_told(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "cut", "match"),
     [
-        ({"copying": "head"}, {}, "copies"),
+        ({"copying": "head"}, {}, "that copy"),
         ({}, {"lowercase": True, "vocab_size": 45}, "lower-cased text"),
-        ({}, {"kind": "word", "vocab_size": 100}, "of words"),
-        ({}, {"kind": "wordpiece", "vocab_size": 100}, "of words"),
+        ({}, {"kind": "word", "vocab_size": 100}, "(words)"),
+        ({}, {"kind": "wordpiece", "vocab_size": 100}, "(words)"),
     ],
 )
 def test_what_hugging_face_has_not_is_refused_by_name(
@@ -296,9 +296,9 @@ def test_what_hugging_face_has_not_is_refused_by_name(
 def test_what_an_engine_has_not_is_refused_by_name(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(NmtkitError, match=f"{engine} has no rnnsearch model"):
+    with pytest.raises(NmtkitError, match=f"{engine} does not support rnnsearch models"):
         engines.require_convertible(RnnSearchConfig(), engine)
-    with pytest.raises(NmtkitError, match="copies"):
+    with pytest.raises(NmtkitError, match="that copy"):
         engines.require_convertible(TransformerConfig(copying="head"), engine)
     with pytest.raises(NmtkitError, match="does not support src_embedding"):
         engines.require_convertible(

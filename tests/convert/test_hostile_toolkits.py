@@ -215,7 +215,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "numbers for words": (
         state(lambda content: content["vocab"].update(src=[1, 2])),
-        "'src' is not a list of words",
+        "'src' vocabulary is not a list of words",
     ),
     "features": (state(lambda content: content["vocab"].update(src_feats=[["a"]])), "src_feats"),
     "a language model": (
@@ -224,14 +224,14 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "no first word": (
         state(lambda content: content["vocab"].update(decoder_start_token="")),
-        "'tgt' lacks",
+        "'tgt' vocabulary lacks",
     ),
 }
 OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "none"}
 OTHER_CELLS |= {"coverage_attn": True, "copy_attn_type": "mlp", "context_gate": "both"}
 RECURRENT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(OTHER_CELLS),
-    "two depths": (option("dec_layers", 2), "dec_layers: 2 beside enc_layers 1"),
+    "two depths": (option("dec_layers", 2), "dec_layers: 2 conflicts with enc_layers 1"),
     "no bridge": (option("bridge", True), "encoder.bridge.0.weight.*missing"),
     "a bridge across layers": (
         lambda at: [
