@@ -201,7 +201,7 @@ class _Answers(TorchFunctionMode):
         if there and name == "tolist":
             cuda.wait(name)
         if name in ("lstm", "gru") and cuda.has(tensors_in(args)[0]):
-            _check_recurrent(args)
+            _check_recurrent(args, kwargs)
         if name in IN_FLOAT32 and there and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_widened, (args, kwargs))
         if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "cuda":
@@ -239,17 +239,21 @@ class _Answers(TorchFunctionMode):
         return cuda.put(tensor.clone())
 
 
-def _check_recurrent(args: Any) -> None:
+def _check_recurrent(args: Any, kwargs: Any) -> None:
     """What cuDNN and autocast make of torch's recurrent layers."""
     if torch.is_autocast_enabled("cpu"):
         raise Fault(
             "a recurrent layer under autocast: on CUDA torch runs it in float16, whatever type was asked for"
         )
-    if len({leaf.dtype for leaf in tensors_in(args) if leaf.is_floating_point()}) > 1:
+    if len({leaf.dtype for leaf in tensors_in((args, kwargs)) if leaf.is_floating_point()}) > 1:
         raise Fault("a recurrent layer whose inputs, state and weights differ in type")
-    # then the sizes of steps stand there
-    packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
-    if not all(tensor.is_contiguous() for tensor in tensors_in(args[2 if packed else 1])):
+    if "hx" in kwargs:
+        state = kwargs["hx"]
+    else:
+        # Packed sequences have the sizes of their steps as the second argument.
+        is_packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
+        state = args[2 if is_packed else 1]
+    if not all(tensor.is_contiguous() for tensor in tensors_in(state)):
         raise Fault("a recurrent layer with a state that is not contiguous")
 
 

@@ -29,7 +29,7 @@ from tests.support.step_by_step import Walk, source_of, told
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
-AROUND = {"begin", "_flags", "gather", "extended_ids"}
+AROUND = {"begin", "_read_flags", "gather", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 
@@ -215,8 +215,8 @@ def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, 
     order = list(range(whole.size))
     results = dict(Engine(BeamSearch(model, config), steps="eager").run(source_of(whole, 4, order)))
     waits = Counter(wait.split(":")[0] for wait in cuda.waits)
-    assert {*waits} <= {"_flags", "read", "gather", "extended_ids"}
-    assert waits["_flags"] >= 3  # several refills
+    assert {*waits} <= {"_read_flags", "read", "gather", "extended_ids"}
+    assert waits["_read_flags"] >= 3  # several refills
     same([results[number] for number in order], beam_search(on_cpu, whole, config), within=1e-5)
 
 
