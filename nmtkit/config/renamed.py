@@ -174,10 +174,7 @@ CHANGES: tuple[Moved | Removed, ...] = (
         "model.max_positions", (1024,), "leave it out: a t5 reads texts of any length", ("t5",)
     ),
     Removed(
-        "model.intra_temporal",
-        (True,),
-        "use `model.kind: pointer_generator`",
-        ("intra_attention",),
+        "model.intra_temporal", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)
     ),
     Removed(
         "model.intra_decoder", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)

@@ -201,7 +201,7 @@ class CTranslate2Search(ExternalEngine):
         takes the same steps up to that limit. So whatever ended within the limit is correct, and
         everything else is searched again.
         """
-        found = []
+        found: list[list[Hypothesis]] = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
         ranks_cut_last = config.effective_at_limit == "behind"

@@ -174,8 +174,10 @@ def _use(recipe: Recipe, tokenizers: Tokenizers, program: str) -> list[str]:
 def _lines_of(options: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
     lines = []
     for key, value in options.items():
-        comment = (comments or {}).get(key)
-        lines.append(f"    {key}={value!r}," + (f"  # {comment}" if comment else ""))
+        line = f"    {key}={value!r},"
+        if comments is not None and key in comments:
+            line += f"  # {comments[key]}"
+        lines.append(line)
     return "\n".join(lines)
 
 

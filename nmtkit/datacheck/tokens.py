@@ -168,9 +168,11 @@ class _SplitWalk:
 
     def add(self, done: UncountedBlock, stays: Mask) -> None:
         """Counts some pairs."""
-        chunk, encoded, name = done.chunk, done.encoded, self.encoder.split
+        chunk = done.chunk
+        encoded = done.encoded
+        findings = self.report.data.splits[self.encoder.split].findings
         for kind in (OVER_LONG, TOKEN_RATIO):
-            finding = self.report.data.splits[name].findings.get(kind.counted)
+            finding = findings.get(kind.counted)
             if finding is not None and kind not in self.firsts:
                 row = int(np.flatnonzero(chunk.lines == finding.first_line)[0])
                 tokens = " and ".join(str(lengths[row]) for lengths in encoded.lengths.values())
@@ -182,7 +184,7 @@ class _SplitWalk:
         ):
             counts.tokens.update(encoded.lengths[side].tolist())
             counts.unknown += int(encoded.unknown[side][stays].sum())
-            if name == "train":
+            if self.encoder.split == "train":
                 self.used[side][encoded.columns[side].where(stays).flat] = True
         if len(chunk.texts) == 2:
             src, tgt = self.encoder.tokenizers.src, self.encoder.tokenizers.tgt
