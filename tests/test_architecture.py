@@ -61,7 +61,7 @@ MOST = {
     "options": 125,
     "commands": 42,
     "overridable parts of models": 14,
-    "raise statements": 828,
+    "raise statements": 829,
 }
 
 PLAIN_PACKAGES = ("decoding", "layers", "models", "training", "data", "inference")

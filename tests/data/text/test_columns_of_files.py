@@ -124,6 +124,7 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a",
             "a.json: this is a JSON list. Write an object on each line first",
         ),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\na\n", "1", "such a file has no columns"),
         ("a.tmx", tmx(), "de", "a.tmx: no text in the language 'de'; its languages are en-US, FR"),
         ("a.tmx", tmx()[:-30], "en", "a.tmx, line .*: not valid XML"),
     ],

@@ -25,6 +25,10 @@ _UNITS_TO_SEE = 1000
 _MAX_CELL = 1 << 24  # characters
 
 
+_ENDS_WITHOUT_COLUMNS = (".srt", ".vtt", ".sub", ".html", ".htm", ".xml", ".xlf", ".xliff", ".md")
+"""Subtitles and markup, which a reader of tables would take for a table with a single column."""
+
+
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
     """Yields the texts in one column of a table, or in one field of JSON lines.
 
@@ -40,6 +44,10 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
         DataError: there is no such column or field, or the file is damaged.
     """
     name = without_compression_end(file.lower())
+    if name.endswith(_ENDS_WITHOUT_COLUMNS):
+        raise DataError(
+            f"{file}#{column}: such a file has no columns. Extract its lines of text first"
+        )
     if name.endswith(JSON_COLUMN_ENDS):
         return _json_fields(lines, file, column)
     rows = _rows(lines, file, is_csv=name.endswith(".csv"))
