@@ -47,7 +47,7 @@ MISTAKES = {
         "RUN --preset tiny": "remove --preset and --task",
         "RUN --general half": "half: give a source and its target",
         "RUN --set model.hidden_size=16": "`model.hidden_size` is 16, but 48",
-        "nowhere": "nowhere: not the folder of a run",
+        "nowhere": "nowhere: not a run folder",
     },
     "check": {
         "": "RECIPE|FILES",

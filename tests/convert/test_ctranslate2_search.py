@@ -123,11 +123,11 @@ REFUSED = {
     "--lm run": "--lm",
     "--shortlist lines": "--shortlist",
     "--workers 2": "--workers (use --threads)",
-    "--replace-unknown": "ctranslate2 does not support unknown words to replace; leave that out",
-    "--terms terms": "ctranslate2 does not support terms; leave that out",
+    "--replace-unknown": "ctranslate2 has no unknown words to replace; leave that out",
+    "--terms terms": "ctranslate2 has no terms; leave that out",
     "--prefix": "line 1: engine ctranslate2 does not support prefixes and terms",
     "--jsonl": "line 1: engine ctranslate2 does not support prefixes and terms",
-    "--interactive": "--engine out",
+    "--interactive": "and --engine",
     "--precision int8_float16": "does not support precision int8_float16 on this cpu; use fastest, float32",
 }
 

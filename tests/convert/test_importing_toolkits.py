@@ -237,5 +237,5 @@ def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_pa
     assert ours.tokenizers.tgt.join(cut[1][4:]) == " ".join(cut[1][4:])
     assert any("reads and writes pieces separated by spaces" in note for note in told)
     assert any(
-        "it searches " in note and f"as {toolkit} does; see `search`" in note for note in told
+        "search settings: " in note and f"as {toolkit} does; see `search`" in note for note in told
     )

@@ -41,7 +41,7 @@ def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) 
     del (src if side == "src" else tgt)[place : place + count]
     parting = parted(tmp_path, src, tgt)
     assert abs(parting.line - (place + 1)) <= 8
-    assert f"they part near line {parting.line:,}: {src[parting.line - 1][:20]}" in parting.text
+    assert f"they diverge near line {parting.line:,}: {src[parting.line - 1][:20]}" in parting.text
     assert tgt[parting.line - 1][:20] in parting.text
 
 

@@ -306,7 +306,9 @@ def test_a_killed_preprocessing_of_captions_goes_on(
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "killed"))
     (report,) = preprocess(run, told.append, processes=1)
     run.close()
-    assert any("goes on after the first 3" in line for line in told), told
+    assert any("resuming interrupted preprocessing after the first 3" in line for line in told), (
+        told
+    )
     assert isinstance(report, DataReport)
     assert report.splits["train"].kept == 60
     names = sorted(path.name for path in whole.iterdir())

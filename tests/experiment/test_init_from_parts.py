@@ -124,7 +124,7 @@ def test_gpt_gives_a_decoder_whose_attention_to_the_source_is_new(runs: Path) ->
     assert all(torch.equal(now[name], gpt[name]) for name in (*of_decoder, "tgt_embedding.weight"))
     assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
     assert any(
-        "left at random: decoder.N.cross_attention, decoder.N.around_cross_attention" in note
+        "still random: decoder.N.cross_attention, decoder.N.around_cross_attention" in note
         for note in notes
     )
 

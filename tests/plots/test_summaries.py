@@ -177,7 +177,7 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int) -> None:
         if f" of {length} article words with the most attention have their own rows" in text
     ]
     whole = [str(sum(text.startswith("word") for text in rows))] if length > MAX_ROWS else []
-    assert [note.split()[0] for note in notes] == whole
+    assert [note.split()[1] for note in notes] == whole
     assert {f"out{i}" for i in range(words)} <= texts
 
 

@@ -480,7 +480,7 @@ def test_too_few_minutes_for_one_pass_are_told_before() -> None:
     )
     assert not whole.warnings
     some = choose_preset("translation", text, "tiny", minutes=0.4 * whole.minutes, measure=machine)
-    assert "times: one pass takes about 3 hours on this machine" in some.warnings[0]
+    assert "passes over the text: one pass takes about 3 hours on this machine" in some.warnings[0]
     assert not choose_preset(
         "translation", text, "tiny", minutes=0.6 * whole.minutes, measure=machine
     ).warnings

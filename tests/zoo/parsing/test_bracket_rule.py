@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="determine a tree's length"):
         BeamConfig(rule="brackets", min_length=3)
     prefix: Tensor = torch.tensor([[4]])
-    with pytest.raises(RecipeError, match="allows no shortlist, prefix and terms"):
+    with pytest.raises(RecipeError, match="cannot be combined with a shortlist, a prefix or terms"):
         beam_search(
             model(0, 1.0),
             collate([[START]]),

@@ -173,7 +173,7 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
     assert lines_in(trees) == ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(FRAG UH )FRAG"]
     refused(
         console(*common[:4], "--target", str(tmp_path / "." / "bank.words")),
-        "bank.words: name two files",
+        "bank.words; name two different files",
     )
     write_lines(bank, ["(S (NP"])
     assert "bank.mrg: unclosed brackets" in refused(console(*common)).err
