@@ -138,7 +138,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         VocabularySizes({"src": VOCABULARY + 1, "tgt": VOCABULARY + 1}, shared=True),
     )
     other = type(one)(one.config, sizes)
-    with pytest.raises(RecipeError, match="one vocabulary"):
+    with pytest.raises(RecipeError, match="same vocabulary"):
         Ensemble([one, other])
     for weights in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
         with pytest.raises(RecipeError, match="2 models needs 2 weights"):

@@ -130,7 +130,7 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
             r"tgt_lang: False is not a text: .* 'no' for Norwegian",
         ),
         ([{"src": "a", "tgt": "b", "tag": None}], "tag: None is not a text"),
-        ([{"tgt": "b", "tag": "<x>"}], "stand before sources, and there are none"),
+        ([{"tgt": "b", "tag": "<x>"}], "these files have no sources"),
         ([{"src": "a", "tgt": "b", "weight": "much"}], "weights.0"),
     ],
 )

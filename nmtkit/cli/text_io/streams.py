@@ -30,7 +30,7 @@ class NamedOutput(io.FileIO):
             raise
         except OSError as fault:
             why = "it is closed" if fault.errno == errno.EBADF else fault.strerror
-            raise NmtkitError(f"{self._name}: cannot write it: {why}") from fault
+            raise NmtkitError(f"{self._name}: cannot be written: {why}") from fault
 
 
 class _Messages(io.FileIO):
