@@ -316,7 +316,7 @@ def require_embeddings(recipe: Recipe) -> None:
             )
             where = f"recipe {recipe.name}: `pretrained_embeddings.{side}`"
             raise RecipeError(
-                f"{where}: a {recipe.model.kind} model for {recipe.task} accepts {takes}; remove it"
+                f"{where}: {recipe.model.kind} models for {recipe.task} accept {takes}; remove it"
             )
         check_size(path, sizes[side], embedding_size_key(recipe))
 

@@ -61,7 +61,7 @@ REPORTS = {
         "train.en train.de --valid valid.en valid.de",
         out=[
             "No faults found in 61 pairs.",
-            "train: words a line",
+            "train: words per line",
             "valid: letters of the target Latin 100.0%",
         ],
     ),
@@ -170,8 +170,8 @@ def test_check_shows_where_files_stop_to_match(check: Command) -> None:
     done = check(*FILES)
     assert done.code == 1
     report = " ".join(done.out.split())
-    assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in report
-    shown = report[report.index("they diverge") : report.index("findings")]
+    assert "60 lines here, 59 in train.de; they perhaps diverge near line 31:" in report
+    shown = report[report.index("they perhaps diverge") : report.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
 

@@ -64,7 +64,7 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--init-from mt", "mt is multilingual: name the language to write: --to de (de, en)"),
+        ("--init-from mt", "mt is multilingual; name the target language with --to de (de, en)"),
         ("--init-from mt --to fr", "no language 'fr'"),
         ("--init-from plain --to fr", "plain is not a multilingual model; remove these options"),
         ("--to fr", "name it with --init-from RUN"),

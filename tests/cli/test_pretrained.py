@@ -128,7 +128,7 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
         f"{count} vectors; {count} of the 44 tokens ({share}) are initialised with one in tgt_embedding.weight and "
-        f"src_embedding.weight and output.weight, times {text.split('times ')[1]}"
+        f"src_embedding.weight and output.weight, scaled by {text.split('scaled by ')[1]}"
         for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
     ]
     (embedding,) = (tensor for tensor in weights.values() if tensor.shape == (44, SIZE))
@@ -181,7 +181,7 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(
     takes = "no word vectors" if way else "only word vectors of size tgt"
     with pytest.raises(
         RecipeError,
-        match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave",
+        match=f"_embeddings.{side}`: {kind} models for language-modelling accept {takes}; remove",
     ):
         require_embeddings(settings)
 

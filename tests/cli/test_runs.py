@@ -80,7 +80,7 @@ def test_a_run_is_removed_and_what_is_not_ours_stays(runs: Path, console: Comman
     assert [path.name for path in (runs / "half").iterdir()] == ["mine.txt"]
     for name, said in (
         ("wholly", "there is no such run; runs under runs/: broken, notes"),
-        ("notes", "not the folder"),
+        ("notes", "not a run folder"),
     ):
         refused(console("runs", "rm", "broken", name, "--yes"), said)
     assert (runs / "notes" / "recipe.yaml").is_file()

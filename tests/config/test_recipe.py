@@ -475,7 +475,7 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
 def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path, kind: str) -> None:
     with pytest.raises(
         RecipeError,
-        match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to",
+        match=f"`model.kind`: {kind} does not read the src of a translation; set `task` to",
     ):
         checks.require_fitting_stages(config.load(base, [f"model={{kind: {kind}}}"]))
 
