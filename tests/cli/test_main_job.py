@@ -176,9 +176,9 @@ BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finishe
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"score": 10**400}, "out.jsonl, line 1: not what"),
-        ({"score": None}, "out.jsonl, line 1: not what"),
-        ({"tokens": 5}, "out.jsonl, line 1: not what"),
+        ({"score": 10**400}, "out.jsonl, line 1: not an output of"),
+        ({"score": None}, "out.jsonl, line 1: not an output of"),
+        ({"tokens": 5}, "out.jsonl, line 1: not an output of"),
         ({"tokens": ["</s>", "<pad>", "<s>"]}, "pair 1"),
         ({"tokens": ["▁BA", "</s>"]}, "'</s>'"),
         ({"tokens": ["▁nowhere"]}, "no token '▁nowhere'"),

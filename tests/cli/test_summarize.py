@@ -126,7 +126,7 @@ def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> 
     assert len(parts) == 2
     refused(
         rescored(console, tmp_path, printed),
-        "out.jsonl, line 1: not what",
+        "out.jsonl, line 1: not an output of",
         "prints without --window",
     )
 

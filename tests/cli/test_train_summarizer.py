@@ -73,7 +73,7 @@ def test_training_reports_stages_validations_and_the_test_set(
         "stage words starts (1 of 2)",
         "validation at update 2: rouge1 ",
         "stage words ended after update 2 (max_updates)",
-        "stage coverage begins (2 of 2); ",
+        "stage coverage starts (2 of 2) from ",
         "finished after update 3 (max_updates)",
         "summarized the test set: 5 lines",
         f"{over} of them were truncated",
@@ -98,7 +98,7 @@ def test_training_reports_stages_validations_and_the_test_set(
     again = succeeded(
         console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
     )
-    assert "stage coverage goes on (2 of 2)" in again.err
+    assert "stage coverage resumes (2 of 2)" in again.err
     assert logged(folder) == events
 
     refused(
@@ -128,7 +128,7 @@ COMMANDS = {
     ),
     "recipe explain of all stages": Case(
         "recipe explain stages --recipe NEWS",
-        out=["stages.coverage.training.max_updates 1 2 (before)", "Stop after this many updates"],
+        out=["stages.coverage.training.max_updates 1 2 (before)", "Maximum number of updates"],
     ),
     "recipe explain of a key": Case("recipe explain stages.coverage.model.coverage --recipe NEWS"),
     "recipe show": Case(

@@ -285,7 +285,7 @@ def test_a_summarizer_is_trained_without_a_recipe(console: Command) -> None:
     done = succeeded(console("train", *files, "--device", "cpu", *sets(*limits, *small)))
     run = Path("runs/article-summary")
     assert "model: pointer-generator" in done.err
-    assert "stage coverage is over after update 5" in done.err
+    assert "stage coverage ended after update 5" in done.err
     assert "ROUGE-L" in done.out
     assert (run / "text" / "valid.src").is_file()
     succeeded(

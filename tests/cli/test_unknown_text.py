@@ -41,7 +41,7 @@ def test_fine_tuning_on_unknown_text_is_warned_of(
     done = succeeded(
         console("train", *files, "--init-from", trained, "--run", greek / "tuned", *QUICK)
     )
-    (warning,) = [line for line in warnings(done.err) if "unknown to the vocabulary" in line]
+    (warning,) = [line for line in warnings(done.err) if "not in the vocabulary" in line]
     assert str(trained) in warning
     assert "100.0% of the source tokens of train, 100.0% of the target tokens of train" in warning
     assert "guide public-models" in warning
@@ -55,7 +55,7 @@ def test_fine_tuning_on_known_text_is_not_warned_of(
     done = succeeded(
         console("train", *files, "--init-from", trained, "--run", tmp_path / "tuned", *QUICK)
     )
-    assert "unknown to the vocabulary" not in done.err
+    assert "not in the vocabulary" not in done.err
 
 
 def test_a_small_vocabulary_of_the_text_itself_is_warned_of(
@@ -65,7 +65,7 @@ def test_a_small_vocabulary_of_the_text_itself_is_warned_of(
     done = succeeded(
         console("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *QUICK, *small)
     )
-    (warning,) = [line for line in warnings(done.err) if "unknown to the vocabulary" in line]
+    (warning,) = [line for line in warnings(done.err) if "not in the vocabulary" in line]
     assert "Raise tokenizer.vocab_size" in warning
 
 

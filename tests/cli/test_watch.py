@@ -53,4 +53,4 @@ def test_a_training_that_replaces_another_is_shown_before_its_first_state(consol
     with lock_run(folder, ignore) as lock:
         lock.set_aside()
         assert "mine: nothing is logged yet" in succeeded(console("watch", "mine")).out
-        refused(console("plot-training", "mine"), "runs/mine/metrics.jsonl: cannot read it")
+        refused(console("plot-training", "mine"), "runs/mine/metrics.jsonl: cannot be read")

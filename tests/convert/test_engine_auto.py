@@ -12,7 +12,7 @@ from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.convert.engines import missing_settings
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.settings import BeamConfig
+from nmtkit.decoding.settings import KINDS, BeamConfig
 from nmtkit.inference.inputs import ModelOnDemand
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
@@ -286,10 +286,13 @@ def test_doctor_says_what_is_missed_without_the_library(
     assert "pip install 'nmtkit[fast]'" in said
 
 
-def test_a_key_of_the_search_that_no_engine_knows_is_not_ignored() -> None:
+def test_a_key_of_the_search_that_no_engine_knows_is_not_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class LaterConfig(BeamConfig):
         no_double: bool = False
 
+    monkeypatch.setitem(KINDS, "beam", LaterConfig)
     assert missing_settings("ctranslate2", LaterConfig()) == {}
     assert missing_settings("ctranslate2", LaterConfig(no_double=True)) == {
         "no_double": "no_double True"
