@@ -102,7 +102,7 @@ def test_the_tokenizer_of_another_run_is_used_unchanged(runs: Path, console: Com
     own, its = (Run(RunFolder(Path("runs", name))) for name in ("new", "mine"))
     assert own.load_tokenizers().tgt.vocabulary == its.load_tokenizers().tgt.vocabulary
     assert own.recipe.tokenizer == its.recipe.tokenizer
-    assert "is that of" in succeeded(console("check", "lm.yaml", "--run", "runs/other")).out
+    assert "comes from" in succeeded(console("check", "lm.yaml", "--run", "runs/other")).out
     Path("other.yaml").write_text(LANGUAGE_MODEL + "tokenizer: {vocab_size: 50}\n")
     done = console("preprocess", "other.yaml", "--run", "runs/other")
     refused(done, "`tokenizer.vocab_size` is 50, but 8000")
