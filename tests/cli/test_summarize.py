@@ -127,7 +127,7 @@ def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> 
     refused(
         rescored(console, tmp_path, printed),
         "out.jsonl, line 1: not an output of",
-        "prints without --window",
+        "without --window and --split-sentences",
     )
 
 
