@@ -6,6 +6,7 @@ with log-probabilities in nats. The language of a side is learned from a sample.
 suspicious if another language scores better by a margin.
 """
 
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,11 +94,19 @@ class Languages:
 
     def __init__(self, sample: Mapping[str, TextArrays]) -> None:
         """Learns the languages from a sample of "src" and, if there are targets, of "tgt"."""
-        self._identifier = _load_identifier()
         self.codes: dict[str, str] = {}
         """Language codes by side, such as "de"; sides that are not examined are missing."""
         self.unclear: dict[str, str] = {}
-        """Sides not examined because of too many suspicious lines, with an explanation."""
+        """Sides that cannot be examined, with an explanation."""
+        try:
+            self._identifier = _load_identifier()
+        except OSError as fault:
+            reason = (
+                f"py3langid cannot unpack its model in {tempfile.gettempdir()} ({fault.strerror}); "
+                "free some space there, or set TMPDIR to another folder"
+            )
+            self.unclear = dict.fromkeys(sample, reason)
+            return
         for side, text in sample.items():
             self._learn(side, text)
 

@@ -115,7 +115,7 @@ def test_languages_are_shown_and_a_mixed_side_is_explained(check: Command) -> No
         "mixed.en mixed.fr",
         out=[
             "data: language of the source: en",
-            "note: language of a side is not clear (data, 1)",
+            "note: a side was not searched for lines in other languages (data, 1)",
             "10% of a sample of 199 lines seem not to be in the most common language, fr, but in others: de",
         ],
         not_out=["language of the target"],

@@ -1,6 +1,7 @@
 """Lines in the language of the other side: swapped pairs and files; and lines in another script."""
 
 import random
+import tempfile
 import unicodedata
 from pathlib import Path
 
@@ -77,6 +78,19 @@ def test_nothing_is_learned_from_too_little(lines: list[str]) -> None:
     languages = Languages({"src": TextArrays.of(lines)})
     assert languages.codes == languages.unclear == {}
     assert not languages.doubts({"src": TextArrays.of(TEST_TGT)}, 500).third["src"].any()
+
+
+def test_a_full_temporary_folder_leaves_the_languages_unexamined(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """py3langid unpacks its model there; a folder that is missing fails as a full one does."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    languages = Languages(arrays(SRC, TGT))
+    assert languages.codes == {}
+    assert set(languages.unclear) == {"src", "tgt"}
+    assert str(tmp_path / "missing") in languages.unclear["src"]
+    assert "TMPDIR" in languages.unclear["src"]
+    assert not languages.doubts(arrays(SRC, TGT), 2000).swapped.any()
 
 
 def test_swapped_files_are_told_once(tmp_path: Path) -> None:

@@ -175,9 +175,8 @@ MARKUP = FaultKind("markup", "note", "markup or entities such as &amp; or <br>",
     "Remove markup or replace entities by characters, in all splits and in the text to be translated.")
 PIECES = FaultKind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
     "Join the subwords again: the tokenizer of the model cuts words itself.")
-UNCLEAR_LANGUAGE = FaultKind("unclear-language", "note", "language of a side is not clear",
-    "Check the text of this side: it may be mixed, or in a language that is not recognized. The side was not searched "
-    "for lines in other languages.")
+UNCLEAR_LANGUAGE = FaultKind("unclear-language", "note", "a side was not searched for lines in other languages",
+    "The line below names the cause. If the side is mixed, or in a language that is not recognized, check its text.")
 UNSEEN = FaultKind("unseen-character", "note", "characters that do not occur in train",
     "They become unknown tokens. Check whether they belong in the text, or add training text that has them.")
 OVER_LONG = FaultKind("over-long", "note", "longer than data.max_length",
