@@ -1,1 +1,1 @@
-"""Imports models of other toolkits and exports models to them."""
+"""Imports models from other toolkits, and exports models to them."""

@@ -23,7 +23,7 @@ C = TypeVar("C", bound=ModelConfig)
 
 _POSITION_TABLES = ("src_positions.table", "tgt_positions.table")
 _SINUSOID_TOLERANCE = 4e-3
-"""The precision of bfloat16."""
+"""The relative precision of bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,23 @@ class CheckpointConverter:
     """
 
     place: Path
-    """Location of the model's settings, for messages."""
+    """Location of the model's settings, for error messages."""
     weights: ExternalWeights
     names: WeightNames
     tokenizers: Tokenizers
     vocabularies: Maps
     used: set[str] = field(default_factory=set)
-    """Tensors that were read, or that duplicate another tensor."""
+    """Names of tensors that were read or that duplicate another tensor."""
 
     def fault(self, reason: str) -> CheckpointError:
         """Returns the error for weights that do not match the settings."""
         return CheckpointError(
             f"{self.weights.path}: {reason}; the file is damaged, or its settings belong to "
-            "another model"
+            "a different model"
         )
 
     def present(self, names: Sequence[str]) -> str:
-        """Returns the first name of a tied matrix that the file contains; one of them is enough."""
+        """Returns the first of several names for a tied matrix that the file contains."""
         for name in names:
             if name in self.weights.shapes:
                 return name
@@ -63,12 +63,11 @@ class CheckpointConverter:
         if stored_shape is None and optional:
             return torch.zeros(shape)
         if stored_shape != shape:
-            fault = (
-                f"has shape {list(stored_shape)}, and"
-                if stored_shape is not None
-                else "is missing, and"
-            )
-            raise self.fault(f"{shorten(repr(name))} {fault} should have {list(shape)}")
+            if stored_shape is None:
+                fault = f"is missing (expected shape {list(shape)})"
+            else:
+                fault = f"has shape {list(stored_shape)}, but should have {list(shape)}"
+            raise self.fault(f"{shorten(repr(name))} {fault}")
         return self.weights.tensor(name)
 
     def weight(
@@ -77,14 +76,15 @@ class CheckpointConverter:
         shape: tuple[int, ...],
         optional: Callable[[str], bool] = lambda name: False,
     ) -> Tensor:
-        """Returns one of our weights, read according to the table; zeros for `optional` tensors."""
+        """Returns one of our weights, read according to the table; missing `optional` tensors are zero."""
         stored = self.names.stored(name)
         part_shape = stored.part_shape(shape)
         parts = [self.tensor(part, part_shape, optional(part)) for part in stored.names]
         weight = stored.join(parts)
         if weight.shape != shape:
             raise self.fault(
-                f"{name}: its parts have shape {list(weight.shape)}, not {list(shape)}"
+                f"the parts of {name} have shape {list(weight.shape)} together, but should have "
+                f"{list(shape)}"
             )
         return weight
 
@@ -123,7 +123,7 @@ class CheckpointConverter:
         return ordered
 
     def output_bias(self, bias: Tensor | None = None) -> Tensor:
-        """Returns the output bias in our row order, zero by default, very low for tokens never written."""
+        """Returns the output bias in our row order: zero by default, very low for tokens never to be generated."""
         vocabulary = self.vocabularies[1]
         bias = torch.zeros(vocabulary.size) if bias is None else bias
         ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
@@ -164,12 +164,12 @@ class CheckpointConverter:
         if len(kinds) == 1 and kinds != {"learned"}:
             return {"positions": kinds.pop()}, tables
         if len(tables) < len(_POSITION_TABLES):
-            raise self.fault("one side has learned positions and the other does not")
+            raise self.fault("only one side has learned position embeddings")
         sizes = {len(table) for table in tables.values()}
         return {"positions": "learned", "max_positions": max(sizes)}, tables
 
     def learned_positions(self, width: int) -> dict[str, Tensor]:
-        """Returns the tables of learned positions `(P,width)` by our names; the file determines P."""
+        """Returns the tables of learned position embeddings `(P,width)` by our names; the file determines P."""
         tables = {}
         for name in _POSITION_TABLES:
             stored = self.names.stored(name)
@@ -195,7 +195,7 @@ class CheckpointConverter:
             return None
         if shape[-1:] != (width,):
             raise self.fault(
-                f"{stored_name!r} has shape {list(shape)}, not {width} values per position"
+                f"{stored_name!r} has shape {list(shape)}, but needs {width} values per position"
             )
         return self.tensor(stored_name, shape).reshape(-1, width)
 
@@ -213,11 +213,11 @@ class CheckpointConverter:
 
         Args:
             kind: the kind of our model.
-            settings: all but `tie`, which follows from the token matrices.
+            settings: all settings except `tie`, which follows from the token matrices.
             converted: weights that are not stored according to the table, by our names; the model
                 may lack some of them.
             unread: tensors of the file that are ignored.
-            optional: whether a tensor of the file may be missing; it is zero then.
+            optional: whether a tensor may be missing from the file; a missing one is zero.
         """
         tie = {"tie": self._tie(converted)} if "tie" in kind.model_fields else {}
         model = parse(kind, {**settings, **tie}, str(self.place))
@@ -231,11 +231,11 @@ class CheckpointConverter:
             )
             if weights[name].shape != shape:
                 raise self.fault(
-                    f"{name}: has shape {list(weights[name].shape)}, not {list(shape)}"
+                    f"{name} has shape {list(weights[name].shape)}, but should have {list(shape)}"
                 )
         left = self.weights.shapes.keys() - self.used - {*unread}
         if left:
-            raise self.fault(f"{shorten(repr(min(left)))} is not part of such a model")
+            raise self.fault(f"this kind of model has no weight {shorten(repr(min(left)))}")
         return model, weights
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nmtkit.config import Recipe
 
 _ACTIVATIONS: dict[str, int] = {"relu": 0, "gelu_tanh": 1, "silu": 2, "gelu": 3}
-"""CTranslate2's numbers of our activations."""
+"""CTranslate2's numbers for our activations."""
 
 _NAMES = WeightNames(
     {

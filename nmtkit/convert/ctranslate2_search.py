@@ -1,6 +1,6 @@
 """CTranslate2 as a decoding engine: a run's weights are converted once and cached.
 
-It searches like nmtkit: finished hypotheses leave the beam, and K of them end the search.
+It is configured to decode like nmtkit: finished hypotheses leave the beam, and K of them end the search.
 """
 
 import json
@@ -47,15 +47,15 @@ COMPUTE_TYPES = {
     "bf16": "bfloat16",
     "fastest": "auto",
 }
-"""CTranslate2's names of precisions, where they differ from ours."""
+"""CTranslate2's names of precisions that differ from ours."""
 POSITIONS = 4096
-"""Number of position vectors of a converted model with sinusoids."""
+"""Number of position vectors in a converted model with sinusoidal positions."""
 FORMAT = 2
 """Version of the output of `to_ctranslate2`; a new version invalidates earlier conversions."""
 MOST_SHIFT = 1e-3
-"""Suppressed tokens that change a score by less than this hardly change the result."""
+"""If suppressed tokens change a score by less than this, they hardly change the result."""
 CACHE = "ctranslate2"
-"""The folder in the user's cache for conversions of runs in read-only folders."""
+"""The folder in the user's cache for conversions of runs whose folders are read-only."""
 
 
 @ENGINES.register("ctranslate2")
@@ -74,10 +74,10 @@ class CTranslate2Search(ExternalEngine):
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
         workers = threads if device.type == "cpu" else 1
-        # so that a batch waits for each worker while Python works on others
+        # a batch waits for each worker while Python works on others
         self.searches = 2 * workers
         self._positions = _positions(run.inference.model)
-        # by length, of a search
+        # length limits of a search, by source length
         self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}
         tokenizers = run.load_tokenizers()
         self._src = tokenizers.src.vocabulary
@@ -91,14 +91,15 @@ class CTranslate2Search(ExternalEngine):
         }
         try:
             self._translator = _open(run, weights, (self._src, self._tgt), options)
+            self._process_id = os.getpid()
         finally:
-            torch.set_num_threads(threads)  # the library changes OpenMP's number of threads
+            torch.set_num_threads(threads)  # the library changes the number of OpenMP threads
 
     @classmethod
     @override
     def unsupported_run(cls, run: Run, options: DecodingOptions) -> str:
         if find_spec("ctranslate2") is None:
-            return "ctranslate2 is not installed: `pip install 'nmtkit[fast]'`"
+            return "ctranslate2 is not installed (install it with `pip install 'nmtkit[fast]'`)"
         return (
             _missing_options(run, options)
             or unconvertible(run.inference.model, "ctranslate2")
@@ -113,12 +114,15 @@ class CTranslate2Search(ExternalEngine):
             if different:
                 return different
         missing = missing_settings("ctranslate2", config)
-        missing.pop("certain_prefix", None)  # a language always is
+        missing.pop("certain_prefix", None)  # a forced language token always is certain
         if missing:
-            return f"ctranslate2 cannot run this search; it lacks {'; '.join(missing.values())}"
+            return (
+                "ctranslate2 cannot run this search; it does not support "
+                f"{'; '.join(missing.values())}"
+            )
         changing = renormalizing_settings(config)
         if changing and exact:
-            return f"with {changing} the scores of ctranslate2 differ"
+            return f"with {changing}, the scores of ctranslate2 differ from those of nmtkit"
         return ""
 
     @override
@@ -130,9 +134,16 @@ class CTranslate2Search(ExternalEngine):
         log_probs: bool,
         exact: bool,
     ) -> list[list[Hypothesis] | str]:
+        if (
+            os.getpid() != self._process_id
+        ):  # a forked process lacks the library's threads and would wait forever
+            raise NmtkitError(
+                "engine ctranslate2: this process was forked after the model was opened; open the "
+                'model in each process, or with engine="nmtkit"'
+            )
         if n_best > config.n_hypotheses:
             raise NmtkitError(
-                f"n_best {n_best} exceeds beam_size {config.n_hypotheses}: raise beam_size or "
+                f"n_best {n_best} exceeds beam_size {config.n_hypotheses}; raise beam_size or "
                 "lower n_best"
             )
         limits = self._limits(sources, config)
@@ -177,13 +188,13 @@ class CTranslate2Search(ExternalEngine):
     def _lacking_for(
         self, source: SourceLine, limit: int, config: SearchConfig, exact: bool
     ) -> str:
-        """Returns what the library does not support for a source, or an empty text."""
+        """Returns what the library does not support for a source, or an empty string."""
         if source.request is not None:
-            return f"{source.request.where}: engine ctranslate2 does not support prefixes and terms"
+            return f"{source.request.place}: engine ctranslate2 does not support prefixes or terms"
         if self._positions is not None and max(source.length + 1, limit) >= self._positions:
             return (
-                f"engine ctranslate2 supports at most {self._positions} tokens in a text and in its "
-                "translation"
+                f"engine ctranslate2 supports at most {self._positions} tokens in a source and in "
+                "its translation"
             )
         return _differs_behind_language(config, exact) if source.prefix else ""
 
@@ -198,14 +209,14 @@ class CTranslate2Search(ExternalEngine):
         """Returns the hypotheses of every source within its limit, or none if a hypothesis ended with padding.
 
         All sources are first searched with the largest limit. A search with a source's own limit
-        takes the same steps up to that limit. So whatever ended within the limit is correct, and
-        everything else is searched again.
+        takes the same steps up to that limit. Therefore hypotheses that ended within the limit are correct, and
+        only the other sources are searched again.
         """
         found: list[list[Hypothesis]] = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
         ranks_cut_last = config.effective_at_limit == "behind"
-        # At the largest limit cut hypotheses compete with finished ones. A single hypothesis has no competitors.
+        # At the largest limit, truncated hypotheses compete with finished ones. A single hypothesis has no competitors.
         is_right_if_cut = not ranks_cut_last or config.n_hypotheses == 1
         results = self._search(sources, config, largest, exact)
         for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
@@ -222,7 +233,7 @@ class CTranslate2Search(ExternalEngine):
             if is_right:
                 found.append(hypotheses[:n_best])
             elif ranks_cut_last and len(finished) >= n_best:
-                # Those that are missing in the list score less than those in it, and cut ones come after all of them.
+                # Hypotheses missing from the list score lower than those in it, and truncated ones rank below all.
                 found.append(finished[:n_best])
             else:
                 found.append([])
@@ -276,9 +287,9 @@ class CTranslate2Search(ExternalEngine):
     ) -> list[Any]:
         """Returns the library's results with one limit for all: at least K hypotheses per source.
 
-        Padding and BOS are never written. The library gives the probability of suppressed tokens to
-        the others. If scores must be `exact`, these tokens end a hypothesis instead, whose result
-        is then not usable.
+        Padding and BOS are never generated. The library gives the probability of suppressed tokens
+        to the others. If scores must be `exact`, these tokens are not suppressed but end a hypothesis,
+        and the result is then not usable.
         """
         options = ctranslate2_options(config)
         options["max_decoding_length"] = limit
@@ -341,7 +352,9 @@ class CTranslate2Search(ExternalEngine):
         scored = _call("use `--engine nmtkit`", self._translator.score_batch, src, tgt, **options)
         rescored = []
         for (source, one), result in zip(pairs, scored, strict=True):
-            log_probs = result.log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
+            log_probs = result.log_probs[
+                : len(one.token_log_probs)
+            ]  # a truncated hypothesis has no EOS
             log_probs[: len(source.prefix)] = [0.0] * len(source.prefix)
             score = ranking_score(config, one.ids, torch.tensor(log_probs), None)
             rescored.append(
@@ -363,15 +376,20 @@ def _positions(model: ModelConfig) -> int | None:
 
 
 def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
-    """Returns how a search that begins with a language token differs, or an empty text.
+    """Returns how decoding with a forced language token differs, or an empty string.
 
     The token has probability 1. A hypothesis may end directly after it only if that is the best
     continuation, which changes a search with several hypotheses.
     """
     if not config.certain_prefix:
-        return "ctranslate2 forces a language with a probability of 1, and certain_prefix is false"
+        return (
+            "ctranslate2 gives a forced language token probability 1, but certain_prefix is false"
+        )
     if exact and config.n_hypotheses > 1:
-        return "ctranslate2 searches differently after a language token unless beam_size is 1"
+        return (
+            "ctranslate2 and nmtkit search differently after a forced language token unless "
+            "beam_size is 1"
+        )
     return ""
 
 
@@ -398,8 +416,8 @@ def _missing_precision(device: str, precision: str) -> str:
     if COMPUTE_TYPES.get(precision, precision) in ("auto", *known):
         return ""
     return (
-        f"ctranslate2 does not support precision {precision} on this {kind}; use fastest, "
-        f"{', '.join(sorted(known))}"
+        f"ctranslate2 does not support precision {precision} on this {kind} device; use "
+        f"fastest or one of {', '.join(sorted(known))}"
     )
 
 
@@ -452,13 +470,13 @@ def _save(specification: Any, place: Path) -> Path:
         if not place.is_dir():
             raise
     for other in place.parent.iterdir():
-        if place.name not in other.name:  # as those have that are being made
+        if place.name not in other.name:  # folders under construction contain this name, too
             shutil.rmtree(other, ignore_errors=True)
     return place
 
 
 def _folders(run: RunFolder) -> tuple[Path, Path]:
-    """Returns the folders for a run's conversions: its own, and one in the user's cache."""
+    """Returns the folders for a run's conversions: one in the run, and one in the user's cache."""
     name = bytes_checksum(os.path.realpath(run.path).encode())
     return run.ctranslate2, user_cache() / CACHE / name
 

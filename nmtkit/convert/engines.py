@@ -1,4 +1,4 @@
-"""Models and searches that Hugging Face and CTranslate2 support, and the weights of our Transformers for them."""
+"""Which models and search settings Hugging Face and CTranslate2 support, and the weights that they need."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,7 +23,7 @@ _KINDS = {"ctranslate2": ("transformer", "t5"), "huggingface": ("transformer",)}
 _STOPS = {"huggingface": ("first_k", "huggingface", "exact"), "ctranslate2": ("first_k",)}
 _FEWEST_POSITIONS = 1024
 _NEARLY_NONE = 1e-9
-"""A CTranslate2 length penalty that changes no score in float32. Without a penalty its search would
+"""A CTranslate2 length penalty that does not change any score in float32. Without a penalty, its search would
 end before K hypotheses have finished.
 """
 
@@ -32,9 +32,10 @@ def library(engine: str) -> Any:
     """Returns the library of an engine; raises NmtkitError if it is not installed."""
     name = LIBRARIES[engine]
     if find_spec(name) is None:
-        needed = "" if name == engine else f", and {engine} needs it"
+        needed = "" if name == engine else f", but {engine} needs it"
         raise NmtkitError(
-            f"{name} is not installed{needed}: `pip install 'nmtkit[{_EXTRAS[engine]}]'`"
+            f"{name} is not installed{needed}; install it with `pip install "
+            f"'nmtkit[{_EXTRAS[engine]}]'`"
         )
     return import_module(name)
 
@@ -65,12 +66,12 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     config = cast(TransformerConfig, model)
     if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
         setting = (
-            "an epsilon of normalization other than 1e-5"
+            "a layer normalization epsilon other than 1e-5"
             if config.source_end
-            else "a source without its </s>"
+            else "sources without a final </s>"
         )
         raise NmtkitError(
-            f"{engine} does not support {setting}; use --to ctranslate2 or safetensors"
+            f"{engine} does not support {setting}; use --to ctranslate2 or --to safetensors"
         )
     return config
 
@@ -131,21 +132,21 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
     missing = missing_settings(engine, config)
     if missing:
         raise NmtkitError(
-            f"{engine} cannot run this search; it lacks {'; '.join(missing.values())}"
+            f"{engine} cannot run this search; it does not support {'; '.join(missing.values())}"
         )
 
 
 def renormalizing_settings(config: SearchConfig) -> str:
     """Returns the settings that make CTranslate2 forbid tokens and give their probability to the others.
 
-    nmtkit does not renormalize, so the scores, and thus the choice of hypotheses, differ.
+    nmtkit does not renormalize, so scores and chosen hypotheses differ.
     """
     keys = ("min_length", "no_repeat_ngram", "forbid_unknown")
     return ", ".join(f"{key} {getattr(config, key)}" for key in keys if getattr(config, key))
 
 
 def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
-    """Returns the options of `translate_batch` that make CTranslate2 search like nmtkit.
+    """Returns the options of `translate_batch` that make CTranslate2 decode like nmtkit.
 
     Its defaults differ: a text has at least one token, and long texts are truncated silently.
     """
@@ -158,7 +159,7 @@ def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
         "max_input_length": 0,
         "no_repeat_ngram_size": config.no_repeat_ngram,
         "disable_unk": config.forbid_unknown,
-        "return_end_token": True,  # older versions then count it in |Y|, as nmtkit does
+        "return_end_token": True,  # older versions then include </s> in |Y|, as nmtkit does
     }
 
 
@@ -167,11 +168,11 @@ def positions_needed(recipe: "Recipe", config: TransformerConfig) -> int:
     if config.positions == "learned":
         return config.max_positions
     longest = max(recipe.search.max_length, *recipe.data.limits)
-    return max(_FEWEST_POSITIONS, longest + 1)  # one for </s>
+    return max(_FEWEST_POSITIONS, longest + 1)  # one position for </s>
 
 
 def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
-    """Returns the weights in float32 on the CPU, tied weights under each of their names."""
+    """Returns the weights in float32 on the CPU; tied weights appear under each of their names."""
     return {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
 
 

@@ -36,7 +36,7 @@ def export_run(
     `weights` is as in `Run.weights`; the card's `licence` defaults to that of the imported model.
     `notify` gets a warning if the other program cannot run the recipe's search.
     """
-    with new_folder(folder, "name another folder") as unfinished:
+    with new_folder(folder, "use another folder") as unfinished:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
         is_public = tokenizers.config.kind == "huggingface"
         if to == "safetensors" and run.folder.user_module.is_file():
@@ -64,16 +64,16 @@ def export_run(
 def _warn_of_differences(to: str, recipe: Recipe, is_public: bool, notify: Notify) -> None:
     """Warns about differences when another program uses the same weights."""
     search = recipe.search
-    if is_public:  # a language is forced as a first token, which certain_prefix is for
+    if is_public:  # the forced language token is what certain_prefix is for
         search = search.changed({"certain_prefix": False})
     try:
         require_comparable(to, search)
     except NmtkitError as fault:
-        notify(f"warning: {fault}; its output may differ with the same weights")
+        notify(f"warning: {fault}; with the same weights, its output may differ from nmtkit's")
     limit = source_token_limit(recipe)
     if limit:
         notify(
-            f"warning: {to} reads whole sources but nmtkit only their first {limit} tokens; "
+            f"warning: {to} reads whole sources, but nmtkit reads only their first {limit} tokens; "
             "truncate longer sources"
         )
 
@@ -85,7 +85,7 @@ def _write_safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, fol
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns a recipe without the paths of its text and of other runs, which are private."""
+    """Returns a recipe without the paths of text and of other runs, which are private."""
     data_changes: dict[str, Any] = {"folder": ""}
     for split, files in recipe.data.splits().items():
         names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
@@ -126,10 +126,10 @@ EXPORTS: dict[str, Callable[[Any, Tokenizers, Recipe, Path], None]] = {
     "ctranslate2": write_ctranslate2,
     "safetensors": _write_safetensors,
 }
-"""Writers by format."""
+"""Functions that write a model, by format."""
 
 PUBLIC_EXPORTS: dict[str, Callable[[RunFolder, Any, Tokenizers, Recipe, Path], None]] = {
     "huggingface": write_public_huggingface,
     "ctranslate2": write_public_ctranslate2,
 }
-"""Writers of models imported with a Hugging Face tokenizer, by format."""
+"""Functions that write a model imported with a Hugging Face tokenizer, by format."""

@@ -22,7 +22,7 @@ from nmtkit.training.checkpoints.tensor_files import name_file_in_errors, open_t
 J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
-"""Size limit of files other than weights; the largest vocabularies have a few MiB."""
+"""Size limit for files other than weights; the largest vocabularies have a few MiB."""
 _INDEX_SUFFIX = ".index.json"
 _WEIGHT_FILES = (
     "model.safetensors",
@@ -45,7 +45,7 @@ class ExternalWeights:
         cls, path: Path, content: Any, remedy: str = "use a model.safetensors file"
     ) -> "ExternalWeights":
         """Returns the named tensors in a pickle, after checking that each has as many values as its shape."""
-        fault = f"{path}: contains more than named tensors; {remedy}"
+        fault = f"{path}: contains objects other than named tensors; {remedy}"
         if not isinstance(content, dict):
             raise CheckpointError(fault)
         shapes = {}
@@ -69,21 +69,21 @@ class ExternalWeights:
         tensor = self.read(name)
         if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
-                f"{self.path}: {shorten(repr(name))} contains NaN, infinity or no floating-point numbers; download "
-                "the file again"
+                f"{self.path}: {shorten(repr(name))} is not a floating-point tensor, or contains "
+                "NaN or infinity; download the file again"
             )
         return tensor.float().contiguous()
 
 
 def read_file(path: Path) -> bytes:
     """Returns the content of a file; CheckpointError if it is missing, not a file, or too large."""
-    if not path.is_file():  # reading a pipe would wait forever
-        fault = "is not a file" if path.exists() else "is missing"
+    if not path.is_file():  # reading from a pipe would block forever
+        fault = "this is not a file" if path.exists() else "this file is missing"
         raise CheckpointError(f"{path}: {fault}, but the model needs it; download the whole folder")
     if path.stat().st_size > _MAX_BYTES:
         raise CheckpointError(
-            f"{path}: larger than {_MAX_BYTES >> 20} MiB, too large for such a file; download the "
-            "folder again"
+            f"{path}: this file is implausibly large (more than {_MAX_BYTES >> 20} MiB); download "
+            "the folder again"
         )
     return path.read_bytes()
 
@@ -94,7 +94,7 @@ def read_text(path: Path) -> str:
         return read_file(path).decode("utf-8")
     except UnicodeDecodeError as fault:
         raise CheckpointError(
-            f"{path}: not UTF-8 at byte {fault.start}; download it again"
+            f"{path}: not valid UTF-8 (byte {fault.start}); download the file again"
         ) from fault
 
 
@@ -112,8 +112,8 @@ def read_json(path: Path, kind: type[J]) -> J:
 
 
 def unsupported(place: Path, what: str, remedy: str = "") -> CheckpointError:
-    """Returns the error for a setting of another toolkit that nmtkit does not support."""
-    return CheckpointError(f"{place}: {what}, which is not supported{remedy and '; '}{remedy}")
+    """Returns the error for something that another toolkit supports and nmtkit does not; `what` is a noun phrase."""
+    return CheckpointError(f"{place}: nmtkit does not support {what}{remedy and '; '}{remedy}")
 
 
 def require_equal(place: Path, settings: Settings, names: Mapping[str, str]) -> None:
@@ -121,7 +121,9 @@ def require_equal(place: Path, settings: Settings, names: Mapping[str, str]) -> 
     for name, other in names.items():
         value, expected = attrgetter(name, other)(settings)
         if value != expected:
-            raise unsupported(place, f"{name}: {value} conflicts with {other} {expected}")
+            raise unsupported(
+                place, f"a `{name}` ({value}) that differs from `{other}` ({expected})"
+            )
 
 
 class ExternalSettings(Settings, extra="ignore"):
@@ -148,7 +150,7 @@ def read_weights(folder: Path) -> ExternalWeights:
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(
-            f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder"
+            f"{folder}: contains no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder"
         )
     parts = _shards(path) if path.name.endswith(_INDEX_SUFFIX) else [path]
     if parts[0].suffix == ".bin":
@@ -173,7 +175,7 @@ def _open_safetensors(path: Path, parts: Sequence[Path]) -> ExternalWeights:
     shapes: dict[str, tuple[int, ...]] = {}
     for part in parts:
         with name_file_in_errors(part, "download it again"), open_tensors(part) as file:
-            for name in file.keys():  # noqa: SIM118  # the file is no mapping
+            for name in file.keys():  # noqa: SIM118  # the file is not a mapping
                 places[name] = part
                 shapes[name] = tuple(file.get_slice(name).get_shape())
     _require_memory(path, sum(4 * math.prod(shape) for shape in shapes.values()))
@@ -200,16 +202,17 @@ def _require_memory(path: Path, needed: int) -> None:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Returns the files that an index lists; all must be next to it and of its format."""
+    """Returns the files that an index lists; all must be in its folder and have its format."""
     suffix = Path(index.name.removesuffix(_INDEX_SUFFIX)).suffix
     named = read_json(index, dict).get("weight_map")
     if not isinstance(named, dict) or not named:
-        raise CheckpointError(f"{index}: names no files; nothing was read")
+        raise CheckpointError(f"{index}: lists no weight files; download the file again")
     files = sorted({str(file) for file in named.values()})
     for file in files:
         if not re.fullmatch(rf"[\w-][\w.-]*{re.escape(suffix)}", file):
             raise CheckpointError(
-                f"{index}: names {shorten(repr(file))}, but the folder has no such file; nothing was read"
+                f"{index}: lists {shorten(repr(file))}, which is not a valid file name; nothing "
+                "was read"
             )
     return [index.parent / file for file in files]
 
@@ -220,7 +223,7 @@ def load_pickle(
     """Returns the content of a `torch.save` file; loads only tensors, plain values and `allowed` classes."""
     try:
         if not path.is_file():
-            raise ValueError("not a file")
+            raise ValueError("this is not a file")
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
@@ -232,6 +235,6 @@ def load_pickle(
     except Exception as fault:  # a malicious pickle may raise anything
         reason = shorten(" ".join(str(fault).split()), 200)
         raise CheckpointError(
-            f"{path}: damaged, or contains more than tensors; no code in it was run ({reason}); "
-            f"{remedy}"
+            f"{path}: damaged, or contains objects other than tensors; no code in it was run "
+            f"({reason}); {remedy}"
         ) from fault

@@ -20,7 +20,7 @@ class TaskVariant:
     task: str
     """Name of the task in nmtkit."""
     search: Mapping[str, Any]
-    """See `ImportedModel`."""
+    """Notes for the user; see `ImportedModel.notes`."""
     notes: Sequence[str]
     source_prefix: str
     """Text before every source that selects the task."""
@@ -28,17 +28,17 @@ class TaskVariant:
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model of another toolkit, converted."""
+    """A converted model from another toolkit."""
 
     toolkit: str
     architecture: str
-    """The toolkit's name of the architecture."""
+    """The toolkit's name for the architecture."""
     model: ModelConfig
     tensors: Mapping[str, Tensor]
-    """Weights by our names."""
+    """Weights under our names."""
     tokenizers: Tokenizers
     search: Mapping[str, Any]
-    """The toolkit's search as `search` settings of a recipe."""
+    """The toolkit's search settings as `search` settings of a recipe."""
     notes: Sequence[str]
     """Notes for the user about what was not imported."""
     task: str = TRANSLATION.name
@@ -46,7 +46,7 @@ class ImportedModel:
     variants: Mapping[str, TaskVariant] = field(default_factory=dict)
     """Tasks by the model's own names, such as translation_en_to_de."""
     search_source: str = ""
-    """The origin of the search settings, for messages; default: the toolkit."""
+    """The origin of the search settings, for messages. Empty if it is the toolkit."""
 
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry(

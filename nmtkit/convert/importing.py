@@ -48,7 +48,9 @@ def detect_toolkit(path: Path) -> str:
         return "opennmt-py"
     if any(path.glob("*.ckpt")):
         return "joeynmt"
-    has_config = (path / "config.json").exists()  # beside which optimizers may be saved as .pt
+    has_config = (
+        path / "config.json"
+    ).exists()  # optimizers may be saved as .pt in the same folder
     return "opennmt-py" if any(path.glob("*.pt")) and not has_config else "huggingface"
 
 
@@ -63,14 +65,14 @@ def import_run(
     """Imports a folder or checkpoint of another toolkit as a run; detects the toolkit by default.
 
     `path` defaults to `runs/` plus the name of `source`. `notify` gets notes about the model. The
-    task is one of nmtkit's, or one for which the model has settings; `source_prefix` is text before
-    every source, see `TaskVariant`.
+    task is one of nmtkit's, or one for which the model has settings; `source_prefix` is put before
+    every source; see `TaskVariant`.
     """
     _require_foreign(source)
     name = source.stem if source.is_file() else source.name
     name = name if is_valid_name(name) else source.resolve().name
     run = RunFolder.at(path, name)
-    with new_folder(run.path, "name another folder with -o") as unfinished:
+    with new_folder(run.path, "choose another folder with -o") as unfinished:
         imported = READERS.get(toolkit or detect_toolkit(source))(source)
         imported = choose_task(imported, task, source_prefix)
         title = run.path.resolve().name
@@ -79,7 +81,7 @@ def import_run(
             _keep_public_files(source, RunFolder(unfinished))
     notify(_describe_model(imported))
     if imported.search:
-        origin = imported.search_source or f"{imported.toolkit} does"
+        origin = imported.search_source or f"used by {imported.toolkit}"
         notify(
             f"search settings: {_describe_search(imported.search)}, as {origin}; see `search` "
             f"in {run.recipe}"
@@ -94,16 +96,18 @@ def _require_foreign(source: Path) -> None:
     run = RunFolder(source)
     if run.recipe.is_file() and (run.vocabulary.is_dir() or run.result.is_file()):
         command = TASKS.get(Run(run).recipe.task).command or "evaluate"
-        raise NmtkitError(f"{source}: already a run; use it with: nmtkit {command} -m {source}")
+        raise NmtkitError(
+            f"{source}: this is already a run; use it with `nmtkit {command} -m {source}`"
+        )
     if (source / "model.bin").exists() and not has_weights(source):
         raise CheckpointError(
-            f"{source}: a CTranslate2 model, which cannot be imported; import the Hugging Face or "
-            "OpenNMT-py model that it was converted from"
+            f"{source}: this is a CTranslate2 model, which cannot be imported; import the Hugging "
+            "Face or OpenNMT-py model that it was converted from"
         )
     if (source / "config.json").is_file() and any(source.glob("model.[0-9][0-9].safetensors")):
         raise CheckpointError(
-            f"{source}: an eole model, which cannot be imported; import it in the OpenNMT-py 3 "
-            "(.pt) or Hugging Face format, if it was published in one of them"
+            f"{source}: this is an eole model, which cannot be imported; import it in the "
+            "OpenNMT-py 3 (.pt) or Hugging Face format, if it was published in one of them"
         )
 
 
@@ -124,7 +128,7 @@ def choose_task(
             task=variant.task,
             search={**imported.search, **variant.search},
             notes=variant.notes,
-            search_source=f"task_specific_params.{task} of config.json says",
+            search_source=f"specified in task_specific_params.{task} of config.json",
         )
         if source_prefix is None:
             source_prefix = variant.source_prefix
@@ -141,11 +145,11 @@ def choose_task(
         return imported
     if imported.tokenizers.config.kind != "huggingface" or "src" not in imported.tokenizers:
         raise RecipeError(
-            "--source-prefix: applies only to Hugging Face models with a source; remove it"
+            "--source-prefix applies only to Hugging Face models that read a source; remove it"
         )
     note = (
-        f"every source gets the prefix {source_prefix!r}, also in training (tokenizer.source_prefix "
-        "in the recipe)"
+        f"every source gets the prefix {source_prefix!r}, also in training "
+        "(tokenizer.source_prefix in the recipe)"
     )
     return replace(
         imported,
@@ -156,7 +160,9 @@ def choose_task(
 
 def _require_task(imported: ImportedModel, task: str) -> None:
     if "src" not in imported.tokenizers:
-        raise RecipeError(f"--task {task}: this model reads no source; remove --task")
+        raise RecipeError(
+            f"--task {task} does not apply to this model, which reads no source; remove it"
+        )
     names = {*_TASKS, *imported.variants}
     if task not in names:
         raise RecipeError(f"--task {task}: {suggest_names(task, names)}")
@@ -208,7 +214,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     settings = {
         "name": title,
         "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so "
-        f"{' and '.join(files.values())} are not real files",
+        f"{' and '.join(files.values())} do not exist",
         "task": imported.task,
         "data": {"train": files},
         "tokenizer": imported.tokenizers.config.model_dump(),

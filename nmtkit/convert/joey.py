@@ -33,7 +33,7 @@ from nmtkit.models.transformer import TransformerConfig
 
 _NORM_EPSILON = 1e-6
 _CHECKPOINTS = ("best.ckpt", "latest.ckpt")
-_REMEDY = "save only model_state, with torch.save({'model_state': ...})"
+_REMEDY = "save a file that contains only model_state, with torch.save({'model_state': ...})"
 
 _WORDS: dict[str, Row] = {
     "src_embedding.weight": "src_embed.lut.weight",
@@ -92,7 +92,7 @@ class _Embeddings(ExternalSettings):
 
 
 class _Encoder(ExternalSettings):
-    """Settings of a single architecture are None unless given."""
+    """Settings of an encoder; settings that only one architecture has are None unless given."""
 
     type: Literal["recurrent", "transformer"] = "recurrent"
     embeddings: _Embeddings
@@ -216,8 +216,8 @@ def read_joey(folder: Path) -> ImportedModel:
         model, tensors = _convert_recurrent(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
-            "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks only target "
-            "n-grams; the output of Joey NMT may differ"
+            "testing.repetition_penalty is ignored, and testing.no_repeat_ngram_size blocks only "
+            "target n-grams, so the output of Joey NMT may differ"
         )
     return ImportedModel(
         toolkit="joeynmt",
@@ -231,7 +231,7 @@ def read_joey(folder: Path) -> ImportedModel:
 
 
 def _read_config(place: Path) -> JoeyConfig:
-    read_file(place)  # refuses what is no file, or too large
+    read_file(place)  # rejects anything that is not a file or is too large
     content, lines = load_yaml(place)
     config = parse(JoeyConfig, content, str(place), lines)
     pairs = {"data.trg.lowercase": "data.src.lowercase", "model.decoder.type": "model.encoder.type"}
@@ -243,7 +243,7 @@ def _read_weights(folder: Path) -> ExternalWeights:
     path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(
-            f"{folder}: no weights ({', '.join(_CHECKPOINTS)}); copy the whole folder"
+            f"{folder}: contains no weights ({', '.join(_CHECKPOINTS)}); copy the whole folder"
         )
     state = load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
@@ -256,7 +256,7 @@ def _read_weights(folder: Path) -> ExternalWeights:
 def _sentencepiece_models(
     folder: Path, data: _Data, place: Path, has_pieces: bool
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """Returns the SentencePiece models of both sides, or None and a note; `has_pieces`: tokens are pieces."""
+    """Returns the SentencePiece models of both sides, or None and a note; `has_pieces` is whether tokens are pieces."""
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
@@ -264,12 +264,12 @@ def _sentencepiece_models(
             names.append(Path(text.tokenizer_cfg.model_file).name)
         elif text.level != "word":
             remedy = (
-                "supported: word, and sentencepiece bpe with tokenizer_cfg.model_file; tokenize "
-                "other text yourself"
+                "it supports only level word, and level bpe of sentencepiece with "
+                "tokenizer_cfg.model_file; tokenize other text yourself"
             )
-            raise unsupported(place, f"data.{side}.level: {text.level!r} ({kind})", remedy)
+            raise unsupported(place, f"data.{side}.level {text.level!r} ({kind})", remedy)
     if len(names) == 1:
-        raise unsupported(place, "data.trg.level: differs from data.src.level")
+        raise unsupported(place, "a data.trg.level that differs from data.src.level")
     if not names and not has_pieces:
         return None, []
     return find_sentencepiece_models(folder, names or ["source.model", "target.model"])
@@ -317,7 +317,7 @@ def _convert_transformer(
         if getattr(encoder, key) is None:
             raise unsupported(
                 converter.place,
-                f"model.encoder.{key}: not set",
+                f"an encoder whose model.encoder.{key} is not set",
                 "set it to the value used in training",
             )
     if not config.model.tied_embeddings:
@@ -346,20 +346,20 @@ def _convert_transformer(
 def _convert_recurrent(
     converter: CheckpointConverter, config: JoeyConfig
 ) -> tuple[LuongConfig, dict[str, Tensor]]:
-    """Converts a Luong model: the decoder updates its state before attending, even with Bahdanau's score."""
+    """Converts a Luong model, whose decoder updates its state before attending, even with Bahdanau's score."""
     encoder = config.model.encoder
     decoder = config.model.decoder
     hidden = decoder.hidden_size
     memory = 2 * encoder.hidden_size
     _require_alike(converter, config, "rnn_type", "embeddings.embedding_dim")
     if encoder.embeddings.scale or decoder.embeddings.scale:
-        raise unsupported(converter.place, "embeddings.scale: true in a recurrent model")
+        raise unsupported(converter.place, "embeddings.scale in a recurrent model")
     if decoder.activation not in (None, "tanh"):
         raise unsupported(
-            converter.place, f"model.decoder.activation: {decoder.activation} in a recurrent model"
+            converter.place, f"model.decoder.activation {decoder.activation} in a recurrent model"
         )
     converted = converter.word_weights(width=encoder.embeddings.embedding_dim, hidden=hidden)
-    # Its columns are of the state and the context, ours of the context and the state.
+    # Joey NMT concatenates state and context, nmtkit context and state.
     state_and_context = converter.tensor(
         "decoder.att_vector_layer.weight", (hidden, hidden + memory)
     )
@@ -404,7 +404,8 @@ def _convert_bridge(
     else:
         raise unsupported(
             converter.place,
-            f"model.decoder.init_hidden: last, with {memory} values for a size of {hidden}",
+            f"model.decoder.init_hidden: last if the encoder's size ({memory}) differs from the "
+            f"decoder's ({hidden})",
         )
     weights = {}
     for state in ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",):

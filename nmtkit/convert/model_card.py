@@ -89,7 +89,7 @@ print(tokenizer.decode(ids, skip_special_tokens=True))
 ```
 """
 _DIFFERENCES = (
-    "These options reproduce the recipe's search. Beam search may still find other texts, because "
+    "These options reproduce the recipe's search. Beam search may still find different texts, because "
     "CTranslate2 gives the probability of forbidden tokens to the other tokens, and ends a text "
     "directly after its prefix only if that is the best continuation."
 )
@@ -127,7 +127,7 @@ def model_card(
         *_use(recipe, tokenizers, program),
         "## Data",
         _data(run, recipe, imported),
-        "## Scores of the test set",
+        "## Scores on the test set",
         _scores(run),
         "## Settings",
         f"```yaml\n{dump_yaml(settings)}```",
@@ -196,10 +196,10 @@ def _public_use_in_ctranslate2(search: SearchConfig, tokenizers: Tokenizers) -> 
     if "tgt" in sides_without_language(tokenizers.config):
         example = _example_target(tokenizer)
         prefix = tokenizer.public_names([example])
-        comments["target_prefix"] = "the language to write"
+        comments["target_prefix"] = "the target language"
         sentences += (
-            f" `target_prefix` chooses the language to write. `{example}` is only an example: use any of the "
-            f"{len(tokenizer.languages)} languages in `tokenizer.all_special_tokens`."
+            f" `target_prefix` sets the target language. `{example}` is only an example: use "
+            f"any of the {len(tokenizer.languages)} languages in `tokenizer.all_special_tokens`."
         )
     if prefix:
         options["target_prefix"] = [prefix]
@@ -224,8 +224,8 @@ def _public_use(search: SearchConfig, tokenizers: Tokenizers, program: str) -> s
     chosen = chosen_languages(tokenizers.config)
     if chosen:
         parts.append(
-            f"The model was last trained to read {chosen['src'] or 'several languages'} and to "
-            f"write {chosen['tgt'] or 'several languages'}."
+            f"In the last training run, sources were in {chosen['src'] or 'several languages'} and "
+            f"targets in {chosen['tgt'] or 'several languages'}."
         )
         if chosen["src"] is None:
             parts.append("Set `tokenizer.src_lang` to the language of the source text.")

@@ -39,8 +39,8 @@ from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
 _REMEDY = (
-    "save it with OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts "
-    "older checkpoints"
+    "save the model with OpenNMT-py 3 (pytorch format, LoRA merged), whose tools/convertv2_v3.py "
+    "converts older checkpoints"
 )
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
 _SEARCH = {
@@ -52,7 +52,7 @@ _SEARCH = {
 }
 """Defaults of `onmt_translate` 3.5; its length limit depends on the longest source in a batch."""
 
-# Options without a counterpart here: they must be false, 0, empty or null.
+# Options that nmtkit does not have must be false, 0, empty or null.
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
 _OFF_IN_ATTENTION = (
     "max_relative_positions",
@@ -121,14 +121,14 @@ def _word_rows(copies: bool) -> dict[str, Row]:
 
 
 def _cell_rows(input_feeding: bool) -> dict[str, Row]:
-    """Rows of the decoder's cells, a torch module only if a step does not read the previous output."""
+    """Returns the rows for the decoder's cells, a torch module only if a step does not read the previous output."""
     if input_feeding:
         return {"decoder.{kind}_l{layer}": "decoder.rnn.layers.{layer}.{kind}"}
     return {"decoder.{kind}_l{layer}": "decoder.rnn.{kind}_l{layer}"}
 
 
 def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
-    """Rows of an attention score; the general score maps the decoder's state, ours the encoder's."""
+    """Returns the rows for a score; OpenNMT-py's general score maps the decoder state, ours the encoder state."""
     if kind == "general":
         return {f"{ours}.score.key.weight": Stored([f"{theirs}.linear_in.weight"], transposed=True)}
     if kind == "dot":
@@ -145,7 +145,7 @@ def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
 
 
 class OpenNmtOptions(ExternalSettings):
-    """The options that are read, with OpenNMT-py's defaults for options that older checkpoints lack."""
+    """The options that are read; options that older checkpoints lack have OpenNMT-py's defaults."""
 
     model_task: Literal["seq2seq"] = "seq2seq"
     model_type: Literal["text"] = "text"
@@ -199,7 +199,7 @@ def read_opennmt(path: Path) -> ImportedModel:
     if path.is_dir():
         files = sorted(path.glob("*.pt"))
         if len(files) != 1:
-            raise CheckpointError(f"{path}: contains {len(files)} *.pt files; name the checkpoint")
+            raise CheckpointError(f"{path}: contains {len(files)} *.pt files; give the path of one")
         path = files[0]
     state = _load(path)
     given_options = vars(state["opt"])
@@ -244,7 +244,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: contains no options, so it is not an OpenNMT-py checkpoint")
     for key in ("model", "generator", "vocab"):
         if not isinstance(state.get(key), dict):
-            raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {_REMEDY}")
+            raise CheckpointError(f"{path}: {key!r} is missing or not a dictionary; {_REMEDY}")
     return state
 
 
@@ -275,30 +275,30 @@ def _require_off(path: Path, options: Mapping[str, Any], is_recurrent: bool) -> 
     for key in keys:
         value = options.get(key)
         if isinstance(value, Tensor) or value:
-            raise unsupported(path, f"the option {key}: {shorten(repr(value))}")
+            raise unsupported(path, f"the option {key} with value {shorten(repr(value))}")
 
 
 def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
     if vocabularies.get("src_feats"):
-        raise unsupported(path, "src_feats: source word features")
+        raise unsupported(path, "source word features (src_feats)")
     task = vocabularies.get("data_task", "seq2seq")
     if task != "seq2seq":
-        raise unsupported(path, f"data_task: {shorten(str(task))}")
+        raise unsupported(path, f"data_task {shorten(str(task))}")
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         raise CheckpointError(
-            f"{path}: its {side!r} vocabulary is not a list of words; download it again"
+            f"{path}: the {side!r} vocabulary is not a list of words; download the file again"
         )
     rows = {token: row for row, token in enumerate(tokens)}
     special = {key: rows.get(token, -1) for key, token in _SPECIALS.items()}
-    if side == "src":  # no text has these
+    if side == "src":  # source text does not contain these
         special = {key: row if row >= 0 else special["unknown"] for key, row in special.items()}
         start = rows.get("<s>", special["padding"])
     else:
         start = rows.get(str(vocabularies.get("decoder_start_token", "<s>")), -1)
     if min(start, *special.values()) < 0:
         needed = f"{', '.join(_SPECIALS.values())} or the decoder's first token"
-        raise CheckpointError(f"{path}: its {side!r} vocabulary lacks {needed}")
+        raise CheckpointError(f"{path}: the {side!r} vocabulary lacks {needed}")
     return ExternalVocabulary(path, tokens, start=start, **special)
 
 
@@ -309,20 +309,25 @@ def _sentencepiece_models(
     transforms = {*options.transforms} | _transforms_of_corpora(given_options.get("data"))
     affixes = transforms & {"prefix", "suffix"}
     if affixes:
-        raise unsupported(path, f"transforms: {min(affixes)}, which adds words to every source")
+        raise unsupported(
+            path, f"the transform {min(affixes)} (transforms), which adds words to every source"
+        )
     notes = []
     changes = ", ".join(sorted(transforms & _TEXT_CHANGES))
     if changes:
         notes.append(
-            f"its text was processed by {changes}, which is not imported; process your sources in "
-            "the same way"
+            f"the training text was processed with {changes}, which nmtkit does not do; process "
+            "your sources in the same way"
         )
     uses_pieces = "sentencepiece" in transforms
     word_starts = sum(token.startswith(WORD_START) for token in tgt.tokens)
     if not uses_pieces and 4 * word_starts < len(tgt.tokens):
         return None, notes
     if uses_pieces and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
-        raise unsupported(path, "src_vocab_threshold: sentencepiece with a threshold")
+        raise unsupported(
+            path,
+            "sentencepiece with a vocabulary threshold (src_vocab_threshold, tgt_vocab_threshold)",
+        )
     src_model = options.src_subword_model or "source.model"
     tgt_model = options.tgt_subword_model or options.src_subword_model or "target.model"
     names = [re.split(r"[/\\]", model)[-1] for model in (src_model, tgt_model)]
@@ -355,7 +360,7 @@ def _convert_words(
     words = converter.word_weights(width=width, hidden=hidden, bias=bias)
     if copies:
         words["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
-        words["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
+        words["output.bias"][PAD] = SUPPRESSED_BIAS  # OpenNMT-py never generates padding
     return words
 
 
@@ -402,7 +407,7 @@ def _convert_transformer(
 def _convert_recurrent(
     converter: CheckpointConverter, options: _RecurrentOptions
 ) -> tuple[LuongConfig, dict[str, Tensor]]:
-    """Converts a Luong model: the decoder updates its state before attending."""
+    """Converts a Luong model, whose decoder updates its state before attending."""
     pairs = {
         "tgt_word_vec_size": "src_word_vec_size",
         "enc_hid_size": "dec_hid_size",
@@ -412,11 +417,13 @@ def _convert_recurrent(
     if options.bridge and options.dec_layers > 1:
         raise unsupported(
             converter.place,
-            "bridge with several layers: releases of OpenNMT-py read it differently",
+            "a bridge to several decoder layers, which different releases of OpenNMT-py "
+            "interpret in different ways",
         )
     if (options.copy_attn_type or options.global_attention) != options.global_attention:
         raise unsupported(
-            converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention"
+            converter.place,
+            f"copy_attn_type {options.copy_attn_type}, which differs from global_attention",
         )
     width = options.src_word_vec_size
     hidden = options.dec_hid_size
@@ -431,7 +438,7 @@ def _convert_recurrent(
         converted["copy_gate.weight"] = -converter.tensor(
             "generator.linear_copy.weight", (1, hidden)
         )
-    if copying == "own":  # only the weights of source words are read of the second attention
+    if copying == "own":  # only the weights of source words in the second attention are read
         unread = ["decoder.copy_attn.linear_out.weight", "decoder.copy_attn.linear_out.bias"]
     is_additive = options.global_attention == "mlp"
     settings = {

@@ -2,13 +2,12 @@
 
 PAD, UNK, BOS and EOS come first in nmtkit, so ids change. BOS is the decoder's first input. If it
 shares its row with another special token, as in Marian, whose decoder begins with PAD, a bias keeps
-it from being written.
+it from being generated.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,14 +15,11 @@ from torch import Tensor
 from nmtkit.convert.external_files import read_file, unsupported
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import write_errors
+from nmtkit.core.protobuf import decode_fields, encode_field, last_values
 from nmtkit.core.settings import parse
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE_TOKEN
-from nmtkit.data.tokenizers.sentencepiece_model import (
-    bytes_field,
-    message_fields,
-    with_number_rules,
-)
+from nmtkit.data.tokenizers.sentencepiece_rules import with_number_rules
 from nmtkit.data.tokenizers.tokenizer import (
     WORD_START,
     SentencePieceTokenizer,
@@ -44,7 +40,7 @@ class VocabularyMap:
     size: int
     """Number of rows of the toolkit's matrices."""
     suppressed: Tensor
-    """Ids that share the row of another id and must never be written."""
+    """Ids that share the row of another id and must never be generated."""
 
 
 Maps = tuple[VocabularyMap, VocabularyMap]
@@ -73,10 +69,10 @@ def map_vocabulary(
     """
     unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
-        raise unsupported(place, f"the vocabulary lacks {SPECIALS[UNK]}")
+        raise unsupported(place, f"a vocabulary without {SPECIALS[UNK]}")
     row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
     owner: dict[int, int] = {}
-    for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
+    for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a shared row
         owner.setdefault(row_of[ours], ours)
     start = row_of[BOS]
     if owner[start] == BOS and start in further and LANGUAGE_TOKEN.fullmatch(tokens.get(start, "")):
@@ -99,7 +95,7 @@ def _distinct_names(tokens: Mapping[int, str], rows: Sequence[int]) -> list[str]
     taken = {*SPECIALS}
     for row in rows:
         name = tokens.get(row, "")
-        # Tokens that no line can contain, or that are special here, never come from a text.
+        # Tokens that no line can contain, or that are special in nmtkit, never occur in text.
         if not name or "\n" in name or name in taken:
             name = f"<unused {row}>"
         taken.add(name)
@@ -152,31 +148,40 @@ def _sentencepiece_tokenizer(
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
     if "<0x00>" in tokenizer.model_pieces:
-        raise unsupported(path, "splits unknown characters into bytes")
+        raise unsupported(path, "SentencePiece models that split unknown characters into bytes")
     if not restrict:
         return tokenizer
     return SentencePieceTokenizer(config, _restricted(content, {*vocabulary.tokens}), vocabulary)
 
 
-_NORMAL, _UNUSED = 1, 5
-"""Piece types of SentencePiece models; a normal piece may lack its type."""
+# Field of a sentencepiece model, the protobuf message ModelProto.
+_PIECES = 1
+# Fields of a piece.
+_TEXT = 1
+_TYPE = 3
+# Types of pieces; the type of a normal piece may be missing.
+_NORMAL = 1
+_UNUSED = 5
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
     """Marks all other pieces as unused except single characters, like SentencePiece's `SetVocabulary`.
 
-    The model must have been opened before, which validates it; all its fields are messages.
+    The model must have been opened before, which validates it.
     """
     restricted = bytearray()
-    for number, content in message_fields(model):
-        assert isinstance(content, bytes)
-        if number == 1:  # a piece: text, score, type
-            fields: dict[int, Any] = dict(message_fields(content))
-            text = fields[1].decode("utf-8", "replace")
-            # a field that comes twice has its last value
-            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):
-                content += bytes([3 << 3, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
-        restricted += bytes_field(number, content)
+    for field in decode_fields(model):
+        if field.number != _PIECES:
+            restricted += field.encoded
+            continue
+        piece: bytes = field.value
+        values = last_values(piece)
+        text = values[_TEXT].decode("utf-8", "replace")
+        if values.get(_TYPE, _NORMAL) in (_NORMAL, _UNUSED):
+            is_kept = text in pieces or len(text) == 1
+            # A second value of the field overrides the first one.
+            piece += encode_field(_TYPE, _NORMAL if is_kept else _UNUSED)
+        restricted += encode_field(_PIECES, piece)
     return bytes(restricted)
 
 
@@ -187,7 +192,7 @@ def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
             continue
         with write_errors(folder / name):
             content = tokenizer.content()
-            # elsewhere the model must normalize text by itself
+            # in other programs, the model must normalize text itself
             if tokenizer.config.normalization == "nfkc_numbers":
                 content = with_number_rules(content)
             (folder / name).write_bytes(content)
@@ -214,7 +219,7 @@ class ExternalVocabulary:
         size = len(self.tokens)
         if not all(0 <= row < size for row in (*special, self.unknown)):
             raise CheckpointError(
-                f"{self.place}: a special token has an id outside its {size} tokens"
+                f"{self.place}: the id of a special token exceeds the vocabulary of {size} tokens"
             )
         tokens = {}
         for row, token in enumerate(self.tokens):
@@ -250,7 +255,7 @@ def toolkit_tokenizers(
 def find_sentencepiece_models(
     folder: Path, names: Sequence[str]
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """Returns both sides' SentencePiece models, by these or OpenNMT-py's names, or a note for the user."""
+    """Returns both sides' SentencePiece models, found by these names or OpenNMT-py's, or a note for the user."""
     found: list[Path] = []
     missing: list[str] = []
     for name, side in zip(names, ("source", "target"), strict=True):
@@ -263,7 +268,7 @@ def find_sentencepiece_models(
     if not missing:
         return (found[0], found[1]), []
     return None, [
-        f"its tokens are sentencepiece pieces, but {' or '.join(dict.fromkeys(missing))} is not in "
-        "its folder, so the run reads and writes pieces separated by spaces; put the models there "
-        "and import again for plain text"
+        f"the tokens are SentencePiece pieces, but {' or '.join(dict.fromkeys(missing))} is "
+        "missing from the folder, so the run reads and outputs pieces separated by spaces; for "
+        "plain text, put the models into the folder and import again"
     ]

@@ -1,4 +1,4 @@
-"""Tables of weight names and layouts of other toolkits, usable in both directions.
+"""Tables of the weight names and layouts of other toolkits, for importing and exporting.
 
 Each row maps the name of one of our weights to what the toolkit stores for it:
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 SUPPRESSED_BIAS = -1000.0
-"""Output bias of a token that must never be written; finite, like all weights."""
+"""Output bias of a token that must never be generated; finite, like all weights."""
 
 _PLACEHOLDERS = {"side": "encoder|decoder", "layer": r"\d+", "kind": r"\w+"}
 

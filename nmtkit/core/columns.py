@@ -19,16 +19,16 @@ class Column:
     required: tuple[str, ...] = ("train", "valid", "test")
     """The splits that must have this column."""
     plural: str = ""
-    """What messages call its contents, such as "articles". Empty: the column's name."""
+    """Name of its contents in messages, such as "articles". If empty, the column's name is used."""
 
     def __post_init__(self) -> None:
         if self.type not in get_args(ColumnType):
             raise RecipeError(
-                f"column {self.name}: unknown type {self.type!r}; the types are "
+                f"column {self.name} has the unknown type {self.type!r}; the types are "
                 f"{', '.join(get_args(ColumnType))}"
             )
 
 
 def label_type(columns: Iterable[Column]) -> ColumnType | None:
-    """The type of the column `labels`, or None if the task has no such column."""
+    """Returns the type of the column `labels`, or None if the task has no such column."""
     return next((column.type for column in columns if column.name == "labels"), None)

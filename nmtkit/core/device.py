@@ -1,4 +1,4 @@
-"""The device that work runs on, and the process-wide settings that make a CPU fast."""
+"""The device for computations, and process-wide settings that make computations on a CPU fast."""
 
 import ctypes
 import multiprocessing
@@ -25,7 +25,7 @@ _TORCH_THREADS = torch.get_num_threads()
 
 
 def available() -> list[str]:
-    """The devices that `choose` accepts on this machine, best first."""
+    """Returns the devices that `choose` accepts on this machine, best first."""
     names = (
         [f"cuda:{number}" for number in range(torch.cuda.device_count())]
         if torch.cuda.is_available()
@@ -92,7 +92,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def tune_malloc() -> None:
-    """Makes glibc, if present, keep freed blocks: blocks from the kernel cost many page faults."""
+    """Makes glibc, if present, keep freed blocks, because new blocks from the kernel cause many page faults."""
     if library := _glibc():
         mmap_max, trim_threshold, top_pad = -4, -1, -2
         for option, value in ((mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
@@ -100,23 +100,24 @@ def tune_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """Returns freed blocks to the kernel; glibc cannot reuse gaps for aligned blocks (tensors)."""
+    """Returns freed blocks to the kernel, because glibc cannot reuse gaps for aligned blocks (tensors)."""
     if library := _glibc():
         library.malloc_trim(0)
 
 
 _KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
-"""Maximum number of compiled matrix products (one per shape) in each of oneDNN's and torch's
-caches; the default of both is 1,024. A Transformer needs about 50 for one batch shape in bf16, each
-0.25 MiB in each cache.
+"""Maximum number of compiled matrix products (one per shape) in oneDNN's cache and in torch's.
+
+The default of both is 1,024. A Transformer in bf16 needs about 50 for one batch shape, each of which takes 0.25 MiB in
+each cache.
 """
 
 
 def bound_kernel_caches() -> None:
-    """Limits oneDNN's caches unless the user has; must run before its first matrix product.
+    """Limits oneDNN's caches unless the user has set a limit; must run before the first matrix product.
 
-    In training hardly two batches have the same shape. What oneDNN caches for one batch fragments
-    the memory that the tensors of the next batch need.
+    In training, few batches have the same shape. Programs that oneDNN caches for one batch fragment the memory that the
+    tensors of the next batch need.
     """
     for name, capacity in _KERNEL_CACHES.items():
         os.environ.setdefault(name, capacity)
@@ -131,11 +132,11 @@ def prepare(
     matmul_precision: MatmulPrecision | Literal["auto"] = "highest",
     threads: int | None = None,
 ) -> None:
-    """Sets the process up for work on `device`.
+    """Sets the process up for computations on `device`.
 
-    If `matmul_precision` is below `highest`, float32 matrix products may use tf32 or bf16
-    internally, including those of cuDNN's recurrent layers on CUDA. `auto` means `highest`. Without
-    `threads` torch's number of threads stays, up to the number of cores.
+    If `matmul_precision` is below `highest`, float32 matrix products may use tf32 or bf16 internally, including those
+    of cuDNN's recurrent layers on CUDA. `auto` means `highest`. Without `threads`, torch's number of threads is kept,
+    up to the number of cores.
     """
     global _threads_requested
     _threads_requested = threads is not None
@@ -152,11 +153,11 @@ def prepare(
         if device.index is not None:
             torch.cuda.set_device(
                 device
-            )  # streams, graphs and Triton's programs are those of the current device
+            )  # streams, graphs and Triton's programs belong to the current device
 
 
 FEW_LINES = 16
-"""One thread computes fewer lines than this: see `threads_for`."""
+"""Number of lines below which one thread is used; see `threads_for`."""
 
 
 @contextmanager
@@ -171,7 +172,7 @@ def one_thread() -> Iterator[None]:
 
 
 def threads_for(lines: int) -> AbstractContextManager[None]:
-    """Uses one thread for a few lines, else all, unless `prepare` has set a number of threads.
+    """Uses one thread for few lines and all threads otherwise, unless `prepare` has set a number of threads.
 
     With a few lines, the matrix products of a step are so small that a second thread gains little
     on an idle machine. On a busy machine each product waits until every thread has had a core, so
@@ -181,11 +182,11 @@ def threads_for(lines: int) -> AbstractContextManager[None]:
 
 
 _IN_THREADS = threading.Event()
-"""Set once several threads, or a thread other than the main one, have computed."""
+"""Set when several threads, or a thread other than the main thread, have computed."""
 
 
 def note_thread() -> None:
-    """Records that this thread computes."""
+    """Records that the current thread computes."""
     if threading.current_thread() is not threading.main_thread():
         _IN_THREADS.set()
 
@@ -199,9 +200,9 @@ def use_one_thread() -> None:
 def can_fork() -> bool:
     """Returns whether a fork of this process can compute on one core (Linux only).
 
-    It cannot after threads have computed in parallel, because one of them may hold MKL's memory
-    lock during the fork. For the same reason no fork starts outside the main thread, or while the
-    program that calls nmtkit runs other threads (except daemons).
+    It cannot if threads have computed in parallel before, because one of them may hold MKL's memory lock during the
+    fork. For the same reason, no fork is started outside the main thread, or while the program that calls nmtkit runs
+    other threads (except daemons).
     """
     first = threading.main_thread()
     alone = threading.current_thread() is first and all(
@@ -219,7 +220,7 @@ def can_fork() -> bool:
 def map_batches(
     function: Callable[[Item], None], batches: Iterable[Item], device: torch.device
 ) -> None:
-    """Calls `function` on every batch; a CPU computes several small batches in parallel."""
+    """Calls `function` on every batch; on a CPU, small batches are computed in parallel."""
     batches = list(batches)
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(batches) < 2:

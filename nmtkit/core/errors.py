@@ -26,11 +26,11 @@ class RecipeError(NmtkitError):
 
 
 class DataError(NmtkitError):
-    """An input file is missing, damaged or does not fit the others."""
+    """An input file is missing, damaged or inconsistent with other files."""
 
 
 class CheckpointError(NmtkitError):
-    """A run folder or a checkpoint is missing, incomplete or has another shape."""
+    """A run folder or a checkpoint is missing or incomplete, or its weights have different shapes."""
 
 
 class TrainingError(NmtkitError):
@@ -38,5 +38,5 @@ class TrainingError(NmtkitError):
 
 
 def shorten(text: str, most: int = 100) -> str:
-    """Truncates a long text, since a message may quote arbitrary user input."""
+    """Truncates long text, because a message may quote arbitrary user input."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -22,11 +22,11 @@ def bundled_path(folder: str, name: str = "") -> Path:
     inside = package / folder / name
     return (
         inside if os.path.exists(inside) else package.parent / folder / name
-    )  # false where no name is so long
+    )  # `exists` is False if the name is too long for a file name
 
 
 def user_cache() -> Path:
-    """Returns `nmtkit` in $XDG_CACHE_HOME or ~/.cache; without a home, in the temporary folder."""
+    """Returns `nmtkit` in $XDG_CACHE_HOME or ~/.cache; without a home folder, in the temporary folder."""
     bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
     base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
     return Path(base, "nmtkit")
@@ -34,7 +34,7 @@ def user_cache() -> Path:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turns an `OSError` into an NmtkitError with the path (a full disk's error has none)."""
+    """Turns an `OSError` into an NmtkitError with the path, which the error of a full disk lacks."""
     try:
         yield
     except OSError as fault:
@@ -44,13 +44,13 @@ def write_errors(path: str | Path) -> Iterator[None]:
 def lock_alone(file: int, place: Path) -> None:
     """Locks a file or folder against other processes until it is closed."""
     with suppress(OSError, ImportError):  # not every file system has locks
-        import fcntl  # there is none on Windows
+        import fcntl  # does not exist on Windows
 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"{place}: another process is writing there; wait until it ends, or stop it"
+                f"{place}: another process is writing to this place; wait until it ends, or stop it"
             ) from None
 
 
@@ -68,7 +68,7 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
     """
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise NmtkitError(f"{path}: cannot be written: it is {what}; name a file")
+        raise NmtkitError(f"{path}: cannot be written, because it is {what}; use a file name")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + suffix)
     try:
@@ -86,7 +86,7 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
 
 
 def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
-    """`atomic_path` for a file that the user names; leaves an existing NAME.new alone."""
+    """Does the same as `atomic_path` for a file that the user has specified; does not touch an existing NAME.new."""
     return atomic_path(path, f".{os.getpid()}.new")
 
 
@@ -94,10 +94,10 @@ def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
 def new_folder(path: Path, remedy: str) -> Iterator[Path]:
     """Yields a temporary folder, which is moved to `path` when the block ends without an error.
 
-    The path must not exist or be an empty folder; `remedy` explains how to name another one.
+    The path must not exist, or be an empty folder; `remedy` explains how to specify a different one.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise NmtkitError(f"{path}: already exists; {remedy}")
+        raise NmtkitError(f"{path} already exists; {remedy}")
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
     with write_errors(path):
         beside.mkdir(parents=True)
@@ -148,8 +148,8 @@ def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
 def verify_checksum(facts: Any) -> dict[str, Any]:
     """Returns the values without their checksum; raises ValueError if it is missing or wrong."""
     if not isinstance(facts, dict) or CHECKSUM_KEY not in facts:
-        raise ValueError("it has no checksum")
+        raise ValueError("the checksum is missing")
     plain = {key: value for key, value in facts.items() if key != CHECKSUM_KEY}
     if facts != with_checksum(plain):
-        raise ValueError("it has changed since it was written: its checksum is wrong")
+        raise ValueError("checksum mismatch, so the content has changed since it was written")
     return plain

@@ -13,14 +13,14 @@ from nmtkit.core.errors import DataError, RecipeError, shorten
 KeyPath = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""Maximum nesting depth of groups and lists in YAML or JSON; no real file comes near it."""
+"""Maximum nesting depth of groups and lists in YAML or JSON, far above that of real files."""
 MAX_YAML_VALUES = 20_000
-"""Maximum number of keys and values in a YAML text; whatever an alias repeats counts each time."""
+"""Maximum number of keys and values in a YAML text; values that an alias repeats count each time."""
 MAX_YAML_BYTES = 1 << 18
 """Maximum size of a YAML file."""
 
 _LONGEST_NUMBER = 100  # digits
-_TOO_DEEP = f"groups and lists are nested more than {MAX_DEPTH} deep"
+_TOO_DEEP = f"groups and lists are nested more than {MAX_DEPTH} levels deep"
 _TAG = "tag:yaml.org,2002:"
 _TAGS = {
     yaml.ScalarNode: {
@@ -60,7 +60,7 @@ class _Loader(yaml.SafeLoader):
     def _check(self, node: yaml.Node, path: KeyPath) -> None:
         self._count += 1
         if self._count > MAX_YAML_VALUES:
-            raise _refusal(f"more than {MAX_YAML_VALUES:,} keys and values", node)
+            raise _refusal(f"the file has more than {MAX_YAML_VALUES:,} keys and values", node)
         if len(path) > MAX_DEPTH:
             raise _refusal(_TOO_DEEP, node)
         if node.tag not in _TAGS[type(node)]:
@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    raise _refusal("a key must be a word", key)
+                    raise _refusal("a key must be a word, not a list or a group", key)
                 key_path = (*path, key.value)
                 self._check(key, key_path)
                 if key_path in self.lines:
@@ -88,10 +88,10 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=True)
-        # It looks like a date or a number, or its tag says that it is one, and it is none.
+        # A value that looks like a date or a number, or is tagged as one, but cannot be parsed as such.
         except (ValueError, LookupError, AttributeError, OverflowError) as fault:
             raise _refusal(str(fault), node) from fault
-        del self.constructed_objects[node]  # the next alias makes another
+        del self.constructed_objects[node]  # so the next alias creates a new object
         return value
 
 
@@ -99,7 +99,7 @@ def _check_scalar(node: yaml.Node) -> None:
     if odd := _NO_TEXT.search(node.value):
         raise _refusal(f"\\u{ord(odd[0]):04x} is not a valid character", node)
     if node.tag.endswith(":int") and len(node.value) > _LONGEST_NUMBER:
-        raise _refusal(f"a number of more than {_LONGEST_NUMBER} digits", node)
+        raise _refusal(f"numbers may have at most {_LONGEST_NUMBER} digits", node)
 
 
 def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
@@ -107,7 +107,7 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def _explained(fault: yaml.YAMLError, text: str) -> tuple[str, str]:
-    """Returns where the error is, as ", line N" if known, and what it is."""
+    """Returns the place of the error, ", line N" if known, and its description."""
     if isinstance(fault, yaml.reader.ReaderError):
         line = text.count("\n", 0, fault.position) + 1
         return f", line {line}", f"#x{fault.character:04x} is not a valid character"
@@ -116,7 +116,7 @@ def _explained(fault: yaml.YAMLError, text: str) -> tuple[str, str]:
     return f", line {mark.line + 1}" if mark else "", shorten(problem, 500)
 
 
-# YAML 1.1 wants a dot in a float ("1.0e-3"); a recipe may say 1e-3.
+# YAML 1.1 requires a dot in a float ("1.0e-3"), but a recipe may contain 1e-3.
 _FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]*|\.[0-9_]+([eE][-+]?[0-9]+)?)$"
 
 
@@ -144,7 +144,8 @@ def read_yaml_text(path: Path) -> str:
             content = file.read(MAX_YAML_BYTES + 1)
         if len(content) > MAX_YAML_BYTES:
             raise DataError(
-                f"{path}: larger than {MAX_YAML_BYTES >> 10} KiB, the limit for a YAML file; name another file"
+                f"{path}: this file is larger than {MAX_YAML_BYTES >> 10} KiB, the limit for a YAML file; "
+                "use a different file"
             )
         return content.decode("utf-8")
     except OSError as fault:
@@ -154,10 +155,10 @@ def read_yaml_text(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
-    """Reads a YAML file that holds one mapping.
+    """Reads a YAML file that contains one mapping.
 
     Returns:
-        The mapping, and for each key's path its place ("FILE, line N", counted from 1).
+        The mapping, and the place of each key, by its path ("FILE, line N", counted from 1).
 
     Raises:
         DataError: the file cannot be read.
@@ -188,7 +189,7 @@ def parse_value(text: str) -> Any:
         ) from fault
 
 
-# A half of a character of two: whole pairs are escaped so too, so what this finds is only looked at more closely.
+# Half of a surrogate pair. Complete pairs match, too, so a match only triggers a closer look.
 _PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
@@ -204,9 +205,9 @@ def parse_json(text: str | bytes, place: str) -> Any:
         raise DataError(
             f"{place}: not UTF-8 text (byte {fault.start}); save it as UTF-8"
         ) from fault
-    # Half a character is no text, Python reads no number of more than 4,300 digits, and no groups that lie too deep.
+    # Half a surrogate pair, a number of more than 4,300 digits, or groups nested too deeply for Python's parser.
     except (ValueError, RecursionError) as fault:
-        raise DataError(f"{place}: not JSON: {fault}") from fault
+        raise DataError(f"{place}: not valid JSON: {fault}") from fault
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         groups = [part for part in level if isinstance(part, (dict, list))]
@@ -217,7 +218,7 @@ def parse_json(text: str | bytes, place: str) -> Any:
             for group in groups
             for part in (group.values() if isinstance(group, dict) else group)
         ]
-    raise DataError(f"{place}: not JSON: {_TOO_DEEP}")
+    raise DataError(f"{place}: not valid JSON: {_TOO_DEEP}")
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
         "nmtkit": library_version("nmtkit"),
         "torch": str(
             torch.__version__
-        ),  # with its build, as 2.13.0+cu130, which the installed version may leave out
+        ),  # includes the build, as in 2.13.0+cu130, which the version of the installed package may lack
         "python": platform.python_version(),
         "processor": processor(),
         "cores": available_cores(),

@@ -3,11 +3,11 @@
 import os
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000"}
-"""Threads spin for about a tenth of a millisecond and then sleep.
+"""Environment variables that make waiting threads spin for about a tenth of a millisecond and then sleep.
 
-By default they spin for much longer. When another program competes for the cores, a spinning thread
-takes the core from the very thread that it waits for. Without any spinning, the small matrix
-products of training would wait for threads to wake up.
+By default, they spin for much longer. When another program competes for the cores, a spinning thread takes the core
+from the very thread that it waits for. Without any spinning, the small matrix products of training would have to wait
+for threads to wake up.
 """
 
 

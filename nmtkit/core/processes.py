@@ -1,6 +1,6 @@
-"""Worker processes, and an ordered map over them.
+"""Worker processes, and a parallel map that keeps the order of its items.
 
-A worker ends when its parent ends for any reason, because its connection closes.
+A worker ends when its parent ends for any reason, because its connection is then closed.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ from nmtkit.core.user_module import execute_again, loaded_modules
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Main: TypeAlias = Callable[[Connection], None]
-"""The program of a worker; it lets the `EOFError` pass that `recv` raises once the parent ends."""
+"""The program of a worker. It must not catch the `EOFError` that `recv` raises when the parent has ended."""
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.core import processes; processes.run_worker({file})"
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
@@ -36,7 +36,7 @@ def available_cores() -> int:
 
 
 def free_memory() -> int:
-    """Returns the free memory in bytes: MemAvailable on Linux, elsewhere all memory."""
+    """Returns the free memory in bytes: MemAvailable on Linux, the total memory elsewhere."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(
@@ -49,10 +49,9 @@ def free_memory() -> int:
 class WorkerProcess:
     """A process that runs a program.
 
-    With `main` it is a fork, which shares this process's memory (Linux only) and closes the
-    connections of `siblings`. Without `main` it is a new interpreter. The first message to it lists
-    the user's files to execute, the second is the program to run; it imports only what that program
-    needs.
+    With `main`, it is a fork, which shares this process's memory (Linux only) and closes the connections of `siblings`.
+    Without `main`, it is a new interpreter. The first message to the interpreter lists the user's files to execute, and
+    the second is the program to run; the interpreter imports only what that program needs.
     """
 
     def __init__(self, main: Main | None = None, siblings: Sequence["WorkerProcess"] = ()) -> None:
@@ -65,7 +64,9 @@ class WorkerProcess:
                 self._process = context.Process(
                     target=_run_fork, args=(main, theirs, inherited), daemon=True
                 )
-                with warnings.catch_warnings():  # of forks beside threads; see `device.can_fork`
+                with (
+                    warnings.catch_warnings()
+                ):  # Python warns of forks while threads run; see `device.can_fork`
                     warnings.filterwarnings(
                         "ignore", "This process .* multi-threaded", DeprecationWarning
                     )
@@ -76,7 +77,7 @@ class WorkerProcess:
                     "-c",
                     _PROGRAM.format(path=list(map(str, sys.path)), file=theirs.fileno()),
                 ]
-                # What libraries print goes to standard error; in a session of its own Ctrl-C does not reach the worker.
+                # Output of libraries goes to standard error. In a separate session, the worker does not receive Ctrl-C.
                 options: dict[str, Any] = {
                     "stdin": subprocess.DEVNULL,
                     "stdout": 2,
@@ -92,12 +93,12 @@ class WorkerProcess:
         return self._process.exitcode or 0
 
     def exit_reason(self) -> str:
-        """Returns why the process ended after its connection broke, e.g. "ended with code 1"."""
+        """Returns why the process ended after its connection broke, e.g. "exited with code 1"."""
         code = self._wait()
         return (
-            f"was ended by signal {signal.Signals(-code).name}"
+            f"was killed by signal {signal.Signals(-code).name}"
             if code < 0
-            else f"ended with code {code}"
+            else f"exited with code {code}"
         )
 
     def end(self) -> None:
@@ -131,9 +132,9 @@ def _run(main: Main, connection: Connection) -> None:
 
 
 def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> list[WorkerProcess]:
-    """Starts one process per program, all or none; `option` sets their number."""
+    """Starts one process per program, either all or none; `option` is the option that sets their number."""
     started: list[WorkerProcess] = []
-    # A signal that comes before a fork has its own handlers ends the parent, and the fork by its connection.
+    # A signal that arrives before a fork has its own handlers ends the parent, and so the fork, by its connection.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if fork else ())
     try:
         for main in mains:
@@ -145,7 +146,7 @@ def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> lis
         for worker in started:
             worker.end()
         raise NmtkitError(
-            f"no process can be started ({fault.strerror or fault}); try {option} 1"
+            f"cannot start a worker process ({fault.strerror or fault}); to work without one, use {option} 1"
         ) from fault
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -161,20 +162,20 @@ def call_each(function: Callable[[Any], Any], connection: Connection) -> None:
             answer = (True, function(item))
         except NmtkitError as fault:
             answer = (False, fault)
-        except Exception:  # shown by the parent
+        except Exception:  # raised again by the parent
             answer = (False, RuntimeError(traceback.format_exc()))
         connection.send(answer)
 
 
 def call(worker: WorkerProcess, item: Any, remedy: str) -> Any:
-    """Returns an item's result from a `call_each` worker; NmtkitError if it was killed."""
+    """Returns an item's result from a `call_each` worker; raises NmtkitError if the worker was killed."""
     try:
         worker.connection.send(item)
         good, answer = worker.connection.recv()
     except (OSError, EOFError) as fault:
         raise NmtkitError(
             f"a worker process {worker.exit_reason()}, probably because the machine ran out of "
-            f"memory: {remedy}"
+            f"memory; {remedy}"
         ) from fault
     if not good:
         raise answer
@@ -189,12 +190,11 @@ def ordered_map(
     serial_size: int,
     option: str = "--workers",
 ) -> Generator[Result, None, None]:
-    """Maps a picklable function over items in order, with several processes if that is faster.
+    """Maps a picklable function over items in order, in parallel processes if that is faster.
 
-    This process maps the first items, up to a total size of `serial_size`. Then workers start, and a few
-    items are read ahead for each. An error of `function` or `items` is raised after the results of
-    all earlier items. Close the generator if you do not exhaust it. Errors name the `option` that
-    sets the number of processes.
+    This process maps the first items, up to a total size of `serial_size`. Then workers are started, and a few items
+    are read ahead for each. An error of `function` or `items` is raised after the results of all earlier items. Close
+    the generator if you do not exhaust it. Messages mention the `option` that sets the number of processes.
     """
     coming = iter(items)
     done = 0
@@ -217,7 +217,7 @@ def _map_in_workers(
     def call_idle(item: Item) -> Result:
         worker = idle.get()
         try:
-            result: Result = call(worker, item, f"try again with fewer ({option} N)")
+            result: Result = call(worker, item, f"try again with fewer workers ({option} N)")
         finally:
             idle.put(worker)
         return result
@@ -230,7 +230,7 @@ def _map_in_workers(
                 item = next(items)
             except StopIteration:
                 break
-            except NmtkitError as raised:  # after the results of the items before it
+            except NmtkitError as raised:  # raised below, after the results of earlier items
                 fault = raised
             else:
                 waiting.append(threads.submit(call_idle, item))

@@ -1,4 +1,4 @@
-"""Registries of what a recipe can choose from, and lazy imports of a package's names."""
+"""Registries of models, losses and other members that a recipe can use, and lazy imports of a package's names."""
 
 import difflib
 import sys
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 MAX_NAMES = 60
-"""Maximum number of valid names that a message lists in full; otherwise it lists the nearest."""
+"""Maximum number of valid names that a message lists in full; if there are more, it lists only the nearest."""
 MAX_KEYS = 20
 """The same limit for the keys of a recipe."""
 _NEARNESS = 0.6
-"""Names that are at least this similar to an unknown name are suggested."""
+"""Minimum similarity of a name to an unknown name for it to be suggested."""
 _NEAR = 5
 """Number of nearest names listed if there are more."""
 
@@ -27,7 +27,7 @@ _NEAR = 5
 def suggest_names(
     given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names"
 ) -> str:
-    """Suggests the nearest valid name and lists all; of more than `most`, only the nearest."""
+    """Suggests the nearest valid name, and lists all names or, if there are more than `most`, the nearest."""
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1, cutoff=_NEARNESS)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -40,19 +40,19 @@ def suggest_names(
 
 
 def suggest_registered(given: str, valid: Sequence[str]) -> str:
-    """Like `suggest_names`, and mentions `--user-module` if no valid name is similar."""
+    """Does the same as `suggest_names`, and mentions `--user-module` if no valid name is similar."""
     names = suggest_names(given, valid) if valid else "none is registered"
     if names.startswith("did you mean"):
         return names
-    return f"{names}; if a file of yours registers it, add `--user-module FILE.py`"
+    return f"{names}; if your own file registers it, add `--user-module FILE.py`"
 
 
 @dataclass
 class Entries:
-    """The members that a file from outside nmtkit has registered."""
+    """The members that a file outside nmtkit has registered."""
 
     gives_way: bool = False
-    """Whether this file's members give way to members of the same name from another user file."""
+    """Whether members of the same name from another user file replace the members of this file."""
     names: set[tuple[str, str]] = field(default_factory=set)
     """The kind of each member, such as "model", and its name."""
 
@@ -72,11 +72,11 @@ def noting(entries: Entries) -> Iterator[None]:
 
 
 class Registry(Generic[T]):
-    """A table from names to members, which decorators fill where the members are defined.
+    """A table of members by name. Decorators register the members where they are defined.
 
-    `what` is the members' noun in messages: "model", "tokenizer". `modules` maps each member of the
-    package to the module that registers it, which is imported on first use. Members from outside
-    are registered by their decorators.
+    `what` is the noun for a member in messages, such as "model" or "tokenizer". `modules` maps each member of the
+    package to the module that registers it, which is imported on first use. Members outside the package are registered
+    when their modules are imported.
     """
 
     def __init__(self, what: str, modules: Mapping[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
                 and not before.gives_way
             ):
                 return member
-            # While the module that registers a member is imported, `sys.modules` has it.
+            # A member of the package is registered while its module is imported, so the module is in `sys.modules`.
             is_reserved = name in self._modules and self._modules[name] not in sys.modules
             assert not is_reserved, f"{self.what} {name!r} belongs to nmtkit: choose another name"
             assert name not in self._members, f"{self.what} {name!r} is registered twice"
@@ -113,7 +113,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Returns the member of this name; raises RecipeError if there is none."""
         if name not in self:
-            raise RecipeError(f"unknown {self.what} {name!r}: {suggest_names(name, self)}")
+            raise RecipeError(f"unknown {self.what} {name!r}; {suggest_names(name, self)}")
         if name not in self._members:
             import_module(self._modules[name])
         return self._members[name]
@@ -133,8 +133,8 @@ class Registry(Generic[T]):
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Returns the `__getattr__` of a package whose public names are imported on first use.
 
-    `modules` maps each public name to its module, relative to the package. A package can thus offer
-    names that need torch and still be imported by `nmtkit --help`, which does not.
+    `modules` maps each public name to its module, relative to the package. This way a package can have names that need
+    torch, and still be imported quickly by `nmtkit --help`.
     """
 
     def import_name(name: str) -> Any:

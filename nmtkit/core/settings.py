@@ -34,7 +34,7 @@ __all__ = [
     "Field",
     "field_validator",
     "model_validator",
-]  # of pydantic, passed on to the settings of every part
+]  # names of pydantic that the settings of every part import from here
 
 Locations = Mapping[KeyPath, str]
 
@@ -43,16 +43,16 @@ Width = Annotated[int, Field(le=2**20)]
 Depth = Annotated[int, Field(le=200)]
 """Number of stacked layers."""
 Length = Annotated[int, Field(le=1_000_000)]
-"""Number of tokens that a model may write."""
+"""Number of tokens that a model may generate."""
 Beam = Annotated[int, Field(le=1000)]
 """Number of hypotheses kept per sentence."""
 
 MAX_NAME_BYTES = 200
-"""Maximum bytes of a name; leaves room for a suffix or random letters in a file name."""
+"""Maximum number of bytes in a name, which leaves room for a suffix or random letters in a file name."""
 
 
 def is_valid_name(text: str) -> bool:
-    """Returns whether this can name a recipe, run, stage or corpus, i.e. a single folder."""
+    """Returns whether this can be the name of a recipe, run, stage or corpus, and so of a single folder."""
     plain = text.isprintable() and not set(text) & set("/\\{}")
     return (
         plain
@@ -65,9 +65,9 @@ def is_valid_name(text: str) -> bool:
 def _checked_name(text: str) -> str:
     if not is_valid_name(text):
         raise ValueError(
-            f"not a valid name: a name has 1 to {MAX_NAME_BYTES} bytes, contains neither / \\ {{ }} nor "
-            "unprintable characters, does not begin with . - ~ or a space, and does not end with a space; "
-            "choose another, e.g. with --set name=NAME"
+            f"this is not a valid name, because names have 1 to {MAX_NAME_BYTES} bytes, contain neither / \\ {{ }} nor "
+            "unprintable characters, do not begin with . - ~ or a space, and do not end with a space; "
+            "choose a different name, for example with --set name=NAME"
         )
     return text
 
@@ -77,12 +77,12 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 
 
 def registry_name(registry: Registry[Any]) -> Any:
-    """Type of a setting that names a registry member; the schema lists the current members."""
+    """Returns the type of a setting whose value is the name of a registry member; the schema lists the members."""
 
     def member(given: object) -> object:
         if given not in registry.names():
             raise ValueError(
-                f"not a valid value: {suggest_registered(str(given), registry.names())}"
+                f"not a valid value; {suggest_registered(str(given), registry.names())}"
             )
         return given
 
@@ -104,14 +104,14 @@ class Settings(BaseModel):
     @field_validator("*")
     @classmethod
     def _within_reach(cls, value: Any) -> Any:
-        """Limits all integers; a field may have a lower limit."""
+        """Limits the range of all integers; a field may have narrower limits."""
         if isinstance(value, int) and abs(value) > MAX_INT:
-            raise ValueError(f"integers are at most {MAX_INT:,}")
+            raise ValueError(f"integers must be between {-MAX_INT:,} and {MAX_INT:,}")
         return value
 
     @classmethod
     def meaning(cls, key: str) -> str:
-        """Returns a field's docstring on one line; reads it on demand, for help and schemas."""
+        """Returns a field's docstring as one line, for help and schemas; the source file is parsed on demand."""
         texts = (
             _texts_under_fields(one).get(key) for one in cls.__mro__ if issubclass(one, Settings)
         )
@@ -128,7 +128,7 @@ class Settings(BaseModel):
         return json_schema
 
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
-        """Returns the settings with some values replaced; RecipeError if one is invalid."""
+        """Returns the settings with some values replaced; raises RecipeError if one is invalid."""
         return parse(type(self), {**self.model_dump(), **values}, "option")
 
 
@@ -148,10 +148,9 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
 
 
 class TaggedUnion:
-    """Type of a group whose `kind` names a registry member, whose `Config` has its settings.
+    """Type of a group whose `kind` is the name of a registry member; the member's `Config` has the settings.
 
-    Only the named member's module is imported; the others are imported for errors, help and
-    schemas.
+    Only the module of that member is imported; the others are imported for errors, help and schemas.
     """
 
     def __init__(self, registry: Registry[Any], optional: bool = False) -> None:
@@ -170,11 +169,11 @@ class TaggedUnion:
         if isinstance(kind, str) and kind in self.registry:
             classes = [self.registry.get(kind).Config]
         else:
-            classes = self.classes()  # the fault lists them
+            classes = self.classes()  # the error lists them
         settings = _union(tuple(classes)).validate_python(value)
         type(
             settings
-        ).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
+        ).model_rebuild()  # needed for serialization, because the type of the field is Any
         return settings
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -188,10 +187,9 @@ class TaggedUnion:
 
 
 class SettingsByName:
-    """Type of a group whose keys are registry names; values are weights or members' settings.
+    """Type of a group whose keys are names of registry members, and whose values are their weights or settings.
 
-    A member's settings are its `Config`. 0 and null switch a member off. Only named members are
-    imported.
+    A member's settings are its `Config`. 0 and null turn a member off. Only the members in the group are imported.
     """
 
     def __init__(
@@ -217,7 +215,7 @@ class SettingsByName:
         for name, member in value.items():
             if name not in self.names():
                 raise ValueError(
-                    f"unknown {self.registry.what} {name!r}: {suggest_registered(name, self.names())}"
+                    f"unknown {self.registry.what} {name!r}; {suggest_registered(name, self.names())}"
                 )
             is_off = member is None or (member == 0 and not isinstance(member, bool))
             if not is_off:
@@ -247,13 +245,13 @@ class SettingsByName:
 
 
 def _dictionary(forms: Mapping[str, Any]) -> Any:
-    """Returns the type of a dictionary whose keys are among these."""
+    """Returns the type of a dictionary with these optional keys."""
     dictionary = TypedDict("dictionary", dict(forms), total=False)  # type: ignore[misc]  # noqa: UP013  # known only now
     return with_config(ConfigDict(strict=True, allow_inf_nan=False))(dictionary)
 
 
 class _Kinds:
-    """Annotates a union of classes by `kind`; unlike pydantic's, it may have a single class."""
+    """Annotation for a union of classes with different `kind`; unlike pydantic's, it may have a single class."""
 
     def __init__(self, classes: Sequence[type[Settings]]) -> None:
         self.classes = classes
@@ -271,7 +269,7 @@ def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
 
 
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
-    """Follows an error's location from `cls`, without union tags, which files do not contain."""
+    """Follows an error's location from `cls`, and drops union tags, which files do not contain."""
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
     members: SettingsByName | None = None
@@ -298,7 +296,7 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
 
 
 def group_classes(field: FieldInfo) -> list[type[BaseModel]]:
-    """Returns the groups of settings that a field may hold."""
+    """Returns the classes of settings that a field may contain."""
     named: list[type[BaseModel]] = [
         c for one in field.metadata if isinstance(one, TaggedUnion) for c in one.classes()
     ]
@@ -306,12 +304,12 @@ def group_classes(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def members_by_name(field: FieldInfo) -> SettingsByName | None:
-    """Returns the field's group of registry members, if it is one."""
+    """Returns the `SettingsByName` of a field, if it has one."""
     return next((mark for mark in field.metadata if isinstance(mark, SettingsByName)), None)
 
 
 def members_of(field: FieldInfo) -> dict[str, type[Settings]]:
-    """Returns the settings of the members that a field may name; empty if it is no such group."""
+    """Returns the settings classes of the members that a field may contain; empty without `SettingsByName`."""
     members = members_by_name(field)
     return {} if members is None else {name: members.settings(name) for name in members.names()}
 
@@ -323,7 +321,7 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yields every key of a group and its nested groups, each of which may have several kinds."""
+    """Yields every key of a group and of its nested groups, for all their kinds."""
     for key, field in cls.model_fields.items():
         yield (*above, key)
         for inner in group_classes(field):
@@ -334,18 +332,18 @@ def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def _is_registered(cls: type[BaseModel], path: KeyPath) -> bool:
-    """Returns whether the group at a path has registered kinds, to which users can add."""
+    """Returns whether the kinds of the group at a path come from a registry, to which users can add kinds."""
     owner, _ = _settings_at(cls, path[:-1])
     field = owner.model_fields.get(str(path[-1])) if owner else None
     return field is not None and any(isinstance(mark, TaggedUnion) for mark in field.metadata)
 
 
 def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
-    """Suggests a key for an unknown one: the same key in one other place, or a similar one."""
+    """Returns a hint for an unknown key: the path of a key with the same name if there is only one, or similar keys."""
     elsewhere = {known for known in key_paths(root) if known[-1] == path[-1]}
     if len(elsewhere) == 1 and path not in elsewhere:
-        return f": did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
-    return f": {suggest_names(str(path[-1]), owner.model_fields, MAX_KEYS)}" if owner else ""
+        return f"; did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
+    return f"; {suggest_names(str(path[-1]), owner.model_fields, MAX_KEYS)}" if owner else ""
 
 
 def _sentence(
@@ -372,7 +370,7 @@ def _sentence(
         name = str(given["kind"])
         suggest = suggest_registered if _is_registered(cls, path) else suggest_names
         return (
-            f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest(name, tags)}"
+            f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}; {suggest(name, tags)}"
         )
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind == "literal_error":
@@ -380,7 +378,7 @@ def _sentence(
             option.strip(" '")
             for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")
         ]
-        message = f"not a valid value: {suggest_names(str(given), options)}"
+        message = f"not a valid value; {suggest_names(str(given), options)}"
     shown = (
         "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shorten(repr(given))})"
     )
@@ -394,14 +392,14 @@ def parse(
     places: Locations | None = None,
     called: Callable[[KeyPath], KeyPath] = lambda path: path,
 ) -> S:
-    """Validates plain values, as YAML has them, against the settings class.
+    """Validates plain values, as parsed from YAML, against the settings class.
 
-    Messages name the place of a key from `places` (see `load_yaml`), or else `where`. `called`
-    turns a key's path into the one that the user knows.
+    Messages contain the place of a key from `places` (see `load_yaml`), or else `where`. `called` turns the path of a
+    key into the path that the user knows.
 
     Raises:
-        RecipeError: one line per error, with the place, the dotted key, the given value and what is
-            valid; of many errors the first ones.
+        RecipeError: one line per error, with the place, the dotted key, the given value and the valid values; of many
+            errors, only the first are listed.
     """
     try:
         return cls.model_validate(data)

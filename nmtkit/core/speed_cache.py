@@ -1,8 +1,8 @@
-"""Caches the settings measured on this machine, so that equal workloads run with equal settings.
+"""Caches the fastest settings measured on this machine, so that equal workloads run with equal settings.
 
-Each workload has a small file in `nmtkit/settings` under $XDG_CACHE_HOME or ~/.cache. Its key is
-everything that determines the speed: the machine and its variables, torch, the model's shape, the
-batch's shape, the user's options.
+Each workload has a small file in `nmtkit/settings` under $XDG_CACHE_HOME or ~/.cache. Its key consists of everything
+that determines the speed: the machine and its environment variables, torch, the model's shape, the batch's shape, and
+the user's options.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ KEY_VARIABLES = (
     ),
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
-"""Environment variables that affect this machine's speed; part of the key."""
+"""Environment variables that affect the speed of this machine; they are part of the key."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -44,8 +44,8 @@ class TuningResult(Generic[AnyConfig]):
     config: AnyConfig
     """The fastest configuration, a dataclass of plain values."""
     speeds: dict[str, float] = field(default_factory=dict)
-    """Target tokens per second of each measured configuration; 0 if it was too slow or ran out of
-    memory. Empty if nothing was measured.
+    """Target tokens per second of each measured configuration, or 0 if it was too slow or ran out of memory. Empty if
+    nothing was measured.
     """
     kept: bool = False
     """Whether the result comes from an earlier measurement."""
@@ -58,7 +58,7 @@ class TuningResult(Generic[AnyConfig]):
     def __str__(self) -> str:
         return (
             f"fastest training settings: {self.config} ({self.speed or 0:,.0f} tokens/s; `nmtkit "
-            "tune` shows the others)"
+            "tune` also shows the others)"
         )
 
 
@@ -68,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Returns what determines this machine's speed: CPU, cores, variables, device and so on."""
+    """Returns the properties that determine this machine's speed: CPU, cores, variables, device and so on."""
     facts: dict[str, Any] = {"processor": processor(), "threads": cpu_threads()}
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     if device.type != "cpu":
@@ -80,7 +80,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
-    """Returns what `put` stored under this key, if the file is intact, with `config` objects."""
+    """Returns the result that `put` stored under this key, with `config` objects, or None if there is no valid file."""
     with suppress(TypeError, KeyError):
         values = (_read(_path(key)) or {})["result"]
         return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})

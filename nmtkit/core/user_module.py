@@ -1,8 +1,8 @@
 """The user's Python file that registers models, losses, tasks and so on (`--user-module`).
 
-Training keeps a copy of the file in its run, and later commands load that copy. Since a run may
-come from somebody else, a copy is executed only if this user has named a file with the same content
-before on this machine; the user's cache folder has the checksums of such files.
+Training keeps a copy of the file in the run, and later commands load that copy. Because a run may come from somebody
+else, a copy is executed only if the user has loaded a file with the same content before on this machine. The checksums
+of such files are stored in the user's cache folder.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class UserModule:
     path: Path
     code: bytes
     entries: Entries
-    """The members it has registered. A copy in a run gives way to a file that the user names."""
+    """The members that the file has registered. Members of a copy in a run give way to those of the user's own file."""
 
     @property
     def checksum(self) -> str:
@@ -44,8 +44,11 @@ _loaded: list[UserModule] = []
 def load_user_module(path: str | Path) -> None:
     """Executes, once, a Python file that registers models, losses, tasks and so on.
 
-    Later trainings keep a copy of it in their run. Raises NmtkitError with file and line if the
-    file has an error, and OSError if it cannot be read.
+    Later training runs keep a copy of it.
+
+    Raises:
+        NmtkitError: the file has an error; the message contains file and line.
+        OSError: the file cannot be read.
     """
     module = UserModule(Path(path), Path(path).read_bytes(), Entries())
     _execute(module)
@@ -55,11 +58,12 @@ def load_user_module(path: str | Path) -> None:
 def load_copy(folder: Path) -> None:
     """Executes the copy in a run's folder, if there is one.
 
-    Raises NmtkitError if this user has never named a file with this content, unless the user has
-    named another file, which may replace the copy.
+    Raises:
+        NmtkitError: this user has never loaded a file with this content, and has not given another file, which could
+            replace the copy.
     """
     path = folder / COPY
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would block
         return
     module = UserModule(path, path.read_bytes(), Entries(gives_way=True))
     if _is_executed(module) or _is_imported(module.code):
@@ -69,13 +73,13 @@ def load_copy(folder: Path) -> None:
     elif all(other.entries.gives_way for other in _loaded):
         raise NmtkitError(
             f"{path}: the run needs to execute this Python file, which may come from somebody "
-            f"else: read it, then add `{OPTION} {path}` to the command, once (in Python: "
+            f"else; read it, and then add `{OPTION} {path}` to the command once (in Python, call "
             "nmtkit.load_user_module)"
         )
 
 
 def loaded_modules() -> list[UserModule]:
-    """Returns the files that this process has executed, for its workers to execute too."""
+    """Returns the files that this process has executed, which its workers must execute, too."""
     return list(_loaded)
 
 
@@ -88,13 +92,14 @@ def execute_again(modules: list[UserModule]) -> None:
 def module_to_keep() -> UserModule | None:
     """Returns the file that a new run has to keep, if any.
 
-    Raises NmtkitError if several files are loaded.
+    Raises:
+        NmtkitError: more than one file is loaded.
     """
     needed = [module for module in _loaded if module.entries.names or not module.entries.gives_way]
     if len(needed) > 1:
         names = " and ".join(str(module.path) for module in needed)
         raise NmtkitError(
-            f"{names}: a run keeps only one such file; merge them into one and name that"
+            f"{names}: a run can keep a copy of only one Python file; merge these files into one, and pass that file"
         )
     return needed[0] if needed else None
 
@@ -104,7 +109,7 @@ def _is_executed(module: UserModule) -> bool:
 
 
 def _is_imported(code: bytes) -> bool:
-    """Returns whether Python has imported a file with this content, or runs it as main program."""
+    """Returns whether Python has imported a file with this content, or runs it as the main program."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and path.endswith(".py"):
@@ -117,7 +122,7 @@ def _is_imported(code: bytes) -> bool:
 def _execute(module: UserModule) -> None:
     if _is_executed(module):
         return
-    # The name is the same in all processes, so that they can exchange objects.
+    # The module has the same name in all processes, so that they can exchange objects.
     name = f"nmtkit_user_module_{module.checksum[:16]}"
     made = ModuleType(name)
     made.__file__ = str(module.path)
@@ -132,7 +137,7 @@ def _execute(module: UserModule) -> None:
 
 
 def _describe(fault: BaseException, path: Path) -> str:
-    """Returns the message for an exception of a user file, with the last line executed in it."""
+    """Returns the message for an exception in a user file, with the last line of the file that was executed."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(fault.__traceback__)
@@ -153,11 +158,11 @@ def _remembered_file() -> Path:
 
 
 def _remembered() -> set[str]:
-    """Returns the checksums of the files that this user has named before."""
+    """Returns the checksums of the files that this user has loaded before."""
     path = _remembered_file()
     try:
         with path.open(encoding="ascii") as file:
-            # The folder may lie among the temporary files, where others can write.
+            # The folder may be among the temporary files, where other users can write.
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 return set()
             return set(file.read().split())
@@ -169,7 +174,10 @@ def _remember(checksum: str) -> None:
     if checksum in _remembered():
         return
     path = _remembered_file()
-    with suppress(NmtkitError), write_errors(path):  # without it the option is needed again
+    with (
+        suppress(NmtkitError),
+        write_errors(path),
+    ):  # if this fails, the option will be needed again
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="ascii") as file:
             file.write(f"{checksum}\n")

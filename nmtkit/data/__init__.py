@@ -1,1 +1,1 @@
-"""From text to batches of ids: vocabulary, tokenizer, corpus, store, batch."""
+"""Turns text into batches of ids: text files, tokenizers, stored arrays, batches."""

@@ -1,10 +1,11 @@
 """Reads pretrained word vectors from word2vec, GloVe and fastText text files.
 
-Each line has a word and its numbers, separated by single spaces; word2vec and fastText files begin with a header line
-"COUNT SIZE". The file may be compressed. Only vectors of words in the vocabulary are kept in memory.
+Each line has a word and the elements of its vector, separated by single spaces. The files of word2vec and fastText
+begin with a header line "COUNT SIZE". A file may be compressed. Only the vectors that a vocabulary may need are kept in
+memory.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ Side = Literal["src", "tgt"]
 
 
 class PretrainedEmbeddingsConfig(Settings):
-    """Pretrained word vectors, scaled so that their mean length equals that of randomly initialized vectors.
+    """Pretrained word vectors, scaled so that their mean norm equals that of randomly initialized vectors.
 
     If `model.tie` shares a matrix, the vectors are used wherever the matrix is: target vectors also in the output
     layer and, with `all`, the vectors of each side on both sides. If two files fill the same matrix, target vectors
@@ -30,20 +31,20 @@ class PretrainedEmbeddingsConfig(Settings):
     """
 
     src: str | None = None
-    """A word2vec or GloVe text file, plain or .gz, for the source tokens."""
+    """Text file of word vectors for the source tokens (word2vec, GloVe or fastText), plain or compressed."""
     tgt: str | None = None
-    """A word2vec or GloVe text file, plain or .gz, for the target tokens."""
+    """Text file of word vectors for the target tokens (word2vec, GloVe or fastText), plain or compressed."""
     freeze: bool = False
     """Do not train a matrix with pretrained vectors. This also freezes its other rows and the layers that share it."""
 
     @model_validator(mode="after")
-    def _names_a_file(self) -> "PretrainedEmbeddingsConfig":
+    def _require_file(self) -> "PretrainedEmbeddingsConfig":
         if not self.src and not self.tgt:
-            raise ValueError("name a file of word vectors as src, as tgt, or as both")
+            raise ValueError("specify a file of word vectors for src, for tgt, or for both")
         return self
 
     def files(self) -> dict[Side, str]:
-        """Returns the named files by side."""
+        """Returns the files by side, without sides that have none."""
         sides: dict[Side, str | None] = {"src": self.src, "tgt": self.tgt}
         return {side: path for side, path in sides.items() if path}
 
@@ -60,122 +61,140 @@ class WordVectors:
     """Number of all vectors in the file."""
 
 
-def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: str) -> WordVectors:
+def read_vectors(
+    path: str | Path, vocabulary: Vocabulary, vector_size: int, size_key: str
+) -> WordVectors:
     """Reads the vectors of a vocabulary's tokens.
 
-    In a vocabulary "▁" marks the beginning of a word; in most files it does not. A file counts as a file of pieces if
-    it has more of the vocabulary's word-initial tokens with "▁" than without. No vector is used for two tokens:
+    In a vocabulary "▁" marks the beginning of a word; in most files it does not. A file counts as a file of subword
+    pieces if it has more of the vocabulary's word-initial tokens with "▁" than without. No vector is used for two
+    tokens:
 
         token of the vocabulary  file of whole words            file of pieces
         "▁house"                 "house"                        "▁house", else "house" if that is not a token
         "house"                  "house" if there is no         "house", else "▁house" if that is not a token
                                  token "▁house"
 
-    Case matters. If a word is repeated, its first vector is used.
+    Special tokens are treated like the others, so EOS gets the vector of "</s>", which fastText files have. Case
+    matters. If a word is repeated, its first vector is used.
 
     Args:
-        path: Text file of vectors.
-        vocabulary: Vocabulary of the side.
-        size: Number of elements in a vector, E.
-        setting: The recipe key that sets E, for messages.
+        path: text file of vectors.
+        vocabulary: vocabulary of the side.
+        vector_size: number of elements in a vector, E.
+        size_key: the recipe key that sets E, for messages.
 
     Raises:
         DataError: a line is malformed, or the file has no usable vector.
     """
-    words = set(vocabulary.tokens)  # all words whose vectors may be needed
-    words.update(map(_twin, vocabulary.tokens))
-    words.discard("")  # the twin of a single "▁"
+    needed_words = {*vocabulary.tokens, *map(_twin, vocabulary.tokens)}
+    needed_words.discard("")  # the twin of a single "▁"
     vector_of_word: dict[str, npt.NDArray[np.float32]] = {}
-    n_lines = 0
-    for place, line in _entries(path, size, setting):
-        n_lines += 1
+    n_file_vectors = 0
+    for line_number, line in _vector_lines(path, vector_size, size_key):
+        n_file_vectors += 1
         n_spaces = line.count(" ")
-        if n_spaces < size:
+        # There are more spaces than elements if the word itself contains spaces, as a few words of GloVe do.
+        if n_spaces < vector_size:
             raise DataError(
-                f"{place}: broken: expected a word and {size} numbers, separated by single spaces, but found "
-                f"{n_spaces + 1} parts; correct the file or download it again"
+                f"{path}, line {line_number}: malformed: expected a word and {vector_size} numbers, separated by "
+                f"single spaces, but found only {n_spaces + 1} parts; correct the file or download it again"
             )
-        # A quick test that skips most lines without splitting them. Tokens contain no spaces, so a word can be needed
-        # only if the text before the first space is.
-        if line[: line.index(" ")] not in words:
+        # A quick test that skips most lines without splitting them. It looks at the text before the first space, which
+        # is the word or, if the word contains spaces, its beginning; such a word is never needed.
+        if line[: line.index(" ")] not in needed_words:
             continue
-        # Split from the right: a few of GloVe's words contain spaces.
-        word, *numbers = line.rsplit(" ", size)
-        if word in words and word not in vector_of_word:
-            vector_of_word[word] = _parsed(numbers, place)
+        # Split from the right, because the word may contain spaces.
+        word, *elements = line.rsplit(" ", vector_size)
+        if word in needed_words and word not in vector_of_word:
+            vector_of_word[word] = _parse_vector(elements, f"{path}, line {line_number}")
     word_of_id = _words_by_id(vocabulary, vector_of_word)
     if not word_of_id:
         raise DataError(
-            f"{path}: none of its {n_lines:,} vectors is for one of the {len(vocabulary):,} tokens of the vocabulary: "
-            "take a file of the same language and the same case as the text (see tokenizer.lowercase). In a file of "
-            "words only those subwords have vectors that are whole words, so tokenizer.vocab_size may be too small"
+            f"{path}: none of the {n_file_vectors:,} vectors belongs to a token of the vocabulary "
+            f"({len(vocabulary):,} tokens); use a file in the same language and case as the text (see "
+            "tokenizer.lowercase). If the file contains whole words, only subwords that are whole words have vectors, "
+            "so tokenizer.vocab_size may be too small"
         )
     vectors = np.stack([vector_of_word[word] for word in word_of_id.values()])  # (M, E)
     if not vectors.any():
-        raise DataError(f"{path}: all its vectors for the vocabulary are zero; take another file")
+        raise DataError(f"{path}: all vectors for the vocabulary are zero; use a different file")
     return WordVectors(
-        ids=np.array(list(word_of_id), dtype=np.int64), vectors=vectors, n_file_vectors=n_lines
+        ids=np.array(list(word_of_id), dtype=np.int64),
+        vectors=vectors,
+        n_file_vectors=n_file_vectors,
     )
 
 
-def check_size(path: str | Path, size: int, setting: str) -> None:
+def check_size(path: str | Path, vector_size: int, size_key: str) -> None:
     """Checks the vector size in the first line; raises a DataError if it differs or the file cannot be read."""
-    next(_entries(path, size, setting), None)
+    next(_vector_lines(path, vector_size, size_key), None)
 
 
-def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, str]]:
-    """Yields location and text of each line that contains a vector; checks the header if there is one."""
-    announced_count: int | None = (
-        None  # the number of vectors according to the header, if there is one
-    )
-    line_number = 0
-    for line_number, text in enumerate(read_lines(path), start=1):
-        line = text.rstrip(" ")
-        if line_number == 1:
-            parts = line.split(" ")
-            file_size = len(parts) - 1
-            # Two whole numbers are a header. They could also be a word and its vector of size 1, but embeddings of that
-            # size are not in use.
-            if len(parts) == 2 and all(part.isdecimal() for part in parts):
-                announced_count = int(parts[0])
-                file_size = int(parts[1])
-            if file_size < 1:
-                raise DataError(
-                    f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe"
-                )
-            if file_size != size:
-                raise DataError(
-                    f"{path}, line 1: its vectors have {file_size} numbers, and the model's embeddings {size}: "
-                    f"set {setting} to {file_size}, or take vectors of {size} numbers"
-                )
-        is_header = line_number == 1 and announced_count is not None
-        if not is_header:
-            yield f"{path}, line {line_number}", line
-    if line_number == 0:
+def _vector_lines(path: str | Path, vector_size: int, size_key: str) -> Iterator[tuple[int, str]]:
+    """Yields number and text of each line that contains a vector.
+
+    Raises a DataError if the first line has a different vector size, if the file is empty, or if the number of vectors
+    differs from that in the header.
+    """
+    lines = iter(read_lines(path))
+    first_line = next(lines, None)
+    if first_line is None:
         raise DataError(f"{path}: the file is empty; download it again")
-    n_vectors = line_number - 1
-    if announced_count is not None and n_vectors != announced_count:
+    first_line = first_line.rstrip(" ")
+    announced_count = _check_first_line(first_line, path, vector_size, size_key)
+    if announced_count is None:
+        yield 1, first_line
+    line_number = 1
+    for line_number, line in enumerate(lines, start=2):
+        yield line_number, line.rstrip(" ")
+    if announced_count is not None:
+        n_vectors = line_number - 1  # without the header
+        if n_vectors != announced_count:
+            raise DataError(
+                f"{path}, line 1: announces {announced_count:,} vectors, but {n_vectors:,} follow; download the file "
+                "again"
+            )
+
+
+def _check_first_line(line: str, path: str | Path, vector_size: int, size_key: str) -> int | None:
+    """Checks the vector size in the first line; returns the number of vectors if the line is a header, else None."""
+    parts = line.split(" ")
+    n_elements = len(parts) - 1
+    announced_count = None
+    # Two whole numbers are a header. They could also be a word and its vector of size 1, but embeddings of that size
+    # are not in use.
+    if len(parts) == 2 and all(part.isdecimal() for part in parts):
+        announced_count = int(parts[0])
+        n_elements = int(parts[1])
+    if n_elements < 1:
         raise DataError(
-            f"{path}, line 1: announces {announced_count:,} vectors, but {n_vectors:,} follow; download the file again"
+            f"{path}, line 1: expected a word and its vector; use a text file of word2vec, GloVe or fastText"
         )
+    if n_elements != vector_size:
+        raise DataError(
+            f"{path}, line 1: the vectors have {n_elements} elements, but the model's embeddings have {vector_size}; "
+            f"set {size_key} to {n_elements}, or use vectors with {vector_size} elements"
+        )
+    return announced_count
 
 
-def _parsed(numbers: list[str], place: str) -> npt.NDArray[np.float32]:
+def _parse_vector(elements: Sequence[str], place: str) -> npt.NDArray[np.float32]:
     try:
-        vector = np.array(numbers, dtype=np.float32)  # (E,)
+        vector = np.array(elements, dtype=np.float32)  # (E,)
     except ValueError as fault:
         raise DataError(
-            f"{place}: broken: {fault}; correct the file or download it again"
+            f"{place}: malformed: {fault}; correct the file or download it again"
         ) from fault
     if not np.isfinite(vector).all():
         raise DataError(
-            f"{place}: broken: a number is not finite; correct the file or download it again"
+            f"{place}: an element of the vector is not finite; correct the file or download it again"
         )
     return vector
 
 
 def _twin(token: str) -> str:
-    """Removes "▁" from the beginning of a token, or adds it if there is none."""
+    """Returns the token without its initial "▁", or with "▁" before it if it has none."""
     if token.startswith(WORD_START):
         return token.removeprefix(WORD_START)
     return WORD_START + token
@@ -192,15 +211,19 @@ def _words_by_id(vocabulary: Vocabulary, file_words: Container[str]) -> dict[int
     is_file_of_pieces = n_with_mark > n_without_mark
     word_of_id: dict[int, str] = {}
     for token_id, token in enumerate(vocabulary.tokens):
-        twin = _twin(token)
-        if is_file_of_pieces:
-            if token in file_words:
-                word_of_id[token_id] = token
-            elif twin in file_words and twin not in vocabulary:
-                word_of_id[token_id] = twin
-        elif token.startswith(WORD_START):
-            if twin in file_words:
-                word_of_id[token_id] = twin
-        elif token in file_words and twin not in vocabulary:
-            word_of_id[token_id] = token
+        for word in _usable_words(token, vocabulary, is_file_of_pieces):
+            if word in file_words:
+                word_of_id[token_id] = word
+                break
     return word_of_id
+
+
+def _usable_words(token: str, vocabulary: Vocabulary, is_file_of_pieces: bool) -> list[str]:
+    """Returns the words whose vectors a token may get, the preferred word first, as in the table of `read_vectors`."""
+    twin = _twin(token)
+    twin_is_token = twin in vocabulary
+    if is_file_of_pieces:
+        return [token] if twin_is_token else [token, twin]
+    if token.startswith(WORD_START):
+        return [twin]
+    return [] if twin_is_token else [token]

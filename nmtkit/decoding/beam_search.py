@@ -1,28 +1,35 @@
-"""Beam search: how a batch of sentences begins, and the one step that is repeated.
+"""Beam search: the start of a search for a batch of sentences, and the step that is repeated until they are done.
 
 A step reads the last token of each hypothesis, and considers the 2K best continuations of a sentence's K hypotheses.
-Those among the first K that end in EOS are finished; the K best of the others survive. Among equal scores the
-continuation of the better parent comes first, then the smaller id. So sentences in a batch do not influence one
-another, except that a large batch sums logits in a different order. All decisions are made on the device, so that the
-host never waits for it.
+Of the best K, those that end in EOS are finished; the K best continuations that do not end survive. Among equal scores,
+the continuation of the better parent comes first, then the one with the smaller id. So the sentences in a batch do not
+influence one another, except that sums are rounded differently in batches of different sizes. All decisions are made on
+the device, so that the host never waits for it.
 
-Letters as in `nmtkit/models/base.py`, and:
+Sampling uses the same step, but draws the continuations instead.
 
-    W  hypotheses per sentence in this step: 1 in the first, K after it; N = B*W
+Hypotheses continue the prompt of their sentence if the batch has a `prompt`. It is read in one pass if the model
+supports that. A prompt is not scored and does not count towards lengths and limits, but its n-grams are not repeated,
+and repeating its tokens incurs the repetition penalty.
+
+Notation as in `nmtkit/models/base.py`, and:
+
+    W  hypotheses per sentence in this step: 1 in the first step, K in all others; N = B*W
     C  candidates per sentence and step: 2K, so that K remain even if K of them end; K when sampling
     G  groups of diverse beam search
-    X  columns of the scores of a step: the target words, or those of a shortlist, and the words that can be copied
+    X  columns of the scores in a step: the target vocabulary or the words of a shortlist, and the words that can be
+       copied
 
-A penalty can act at two points: it guides which continuations a step chooses, it counts in the ranking scores of
-finished hypotheses, or both. A step is guided if any penalty lowers the scores by which it chooses continuations. No
-penalty changes the log-probabilities that hypotheses report.
+A penalty can guide the choice of continuations in a step, count in the ranking scores of finished hypotheses, or do
+both. A step is called guided if a penalty lowers the scores by which it chooses continuations. No penalty changes the
+log-probabilities that hypotheses report.
 
-    penalty                      guides the choice of a step            counts in the ranking
-    length penalty               no: all candidates have one length     divides the log-probability
+    penalty                      guides the choice in a step            counts in the ranking
+    length penalty               no: all candidates are equally long    divides the log-probability
     coverage penalty, gnmt       no                                     is added
     coverage penalty, summary    yes, except when sampling              is added
     repetition penalty           yes                                    is added to the log-probability
-    diversity                    yes                                    no
+    diversity penalty            yes                                    no
 """
 
 from collections.abc import Callable
@@ -60,7 +67,7 @@ from nmtkit.decoding.scorers import (
 from nmtkit.decoding.search_state import HypothesisState, SearchState, SentenceState
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths, min_lengths
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.layers.copying import number_by_position
+from nmtkit.layers.copying import renumber_by_position
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
 from nmtkit.models.abilities import (
@@ -70,12 +77,12 @@ from nmtkit.models.abilities import (
     reserve_positions,
     with_shortlist,
 )
-from nmtkit.models.base import Decoder, ModelOutput
+from nmtkit.models.base import Decoder, DecoderState, ModelOutput
 
 MANY_LOGITS = 1 << 17
-"""Number of logits from which a step skips their softmax; with fewer, the softmax is faster."""
+"""Number of logits from which skipping the softmax is faster than computing it."""
 DIVERSITY_STRENGTH = 0.5
-"""Diverse beam search: cost of a word for each hypothesis of an earlier group that chose the same word in this step."""
+"""Penalty on a word in diverse beam search, for each hypothesis of an earlier group that chose it in the same step."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class TokenClasses:
     """Properties of a model's tokens that some searches need; tensors are on the model's device."""
 
     word_starts: Callable[[], Tensor] | None = None
-    """Returns a mask of the tokens that begin a word or are not part of one, `(V,)`, bool. Called only for constraints
-    and for prefixes with NEW_WORD."""
+    """Function that returns a mask of the tokens that begin a word or are not part of one, `(V,)`, bool. It is called
+    only for constraints and for prefixes with NEW_WORD."""
     rule: Rule | None = None
     """The rule named by `search.rule`."""
 
@@ -94,7 +101,7 @@ NO_TOKEN_CLASSES = TokenClasses()
 
 @dataclass(frozen=True)
 class StepResult(Rows):
-    """The result of a step. It is kept until the hypotheses of its sentences have been read."""
+    """The result of a step, which is kept until the hypotheses of its sentences have been read."""
 
     candidates: Candidates
     tokens: Tensor
@@ -102,9 +109,11 @@ class StepResult(Rows):
     ranking: Tensor
     """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
-    """Attention of the step's parents `(B,K,*)`; in the first step all K are the same. None if it is not needed."""
+    """Attention of the hypotheses that the step continues `(B,K,*)`; in the first step all K rows are equal. None if
+    attention is not needed."""
     copy_gate: Tensor | None
-    """Copy gate of the step's parents `(B,K,1)`. None if the model does not copy or attention is not needed."""
+    """Copy gate of the hypotheses that the step continues `(B,K,1)`; None if the model does not copy or attention is
+    not needed."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +123,10 @@ class Continuations:
     values: Tensor
     """Log-probabilities `(N,X)`, or logits if `log_sums` is set."""
     log_sums: Tensor | None = None
-    """Log of the sum of the exponentials of the logits, before the rules, `(N,)`."""
+    """Logarithm of the sum of the exponentials of the logits, before the rules, `(N,)`."""
     block_maxima: Tensor | None = None
     """Maxima of the values in blocks of `BLOCK` columns `(N,blocks)`; None if they have not been computed. Always None
-    in guided steps, whose penalties would change them."""
+    in guided steps, because the penalties would change the maxima."""
 
 
 class BeamSearch:
@@ -126,14 +135,14 @@ class BeamSearch:
     Args:
         model: any model, in eval mode; the search does not change it.
         config: the search settings.
-        n_best: hypotheses to return for each sentence, at most `config.n_hypotheses`.
+        n_best: number of hypotheses to return for each sentence, at most `config.n_hypotheses`.
         need_attention: whether to return attention and p_gen.
-        shortlist: candidates for the source words, on the model's device. Each sentence is restricted to its own
-            candidates. None: no restriction.
+        shortlist: candidate translations of the source words, on the model's device. Each sentence is restricted to the
+            candidates for its words; without a shortlist it may use the whole vocabulary.
         token_classes: see `TokenClasses`.
 
     Raises:
-        RecipeError: the settings do not fit the model or `n_best`.
+        RecipeError: the settings are not compatible with the model or with `n_best`.
     """
 
     def __init__(
@@ -152,7 +161,7 @@ class BeamSearch:
             )
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError(
-                "coverage_penalty: this model has no attention to measure coverage by; set it to 0"
+                "coverage_penalty: coverage requires attention, but this model has none; set it to 0"
             )
         self.model = model
         self.config = config
@@ -168,11 +177,11 @@ class BeamSearch:
     # ------------------------------------------------------------------------------------------------------ the step
 
     def step(self, state: SearchState) -> StepResult:
-        """Makes one step with every sentence, and advances `state` to the next position.
+        """Takes one step for every sentence, and advances `state` to the next position.
 
-        A step can be captured as a CUDA graph, so nothing here may read a number from the device, and no size may
-        depend on one. All tensors of the state are replaced by new ones that share no memory. Only the cache is written
-        in place, at the present position (`SearchTracer` has already written it once).
+        A step can be captured as a CUDA graph, so nothing here may read a value from the device, and no size may depend
+        on one. All tensors of the state are replaced with new ones that share no memory with them. Only the cache is
+        written in place, at the current position.
         """
         config = self.config
         sentences = state.sentences
@@ -180,15 +189,9 @@ class BeamSearch:
         constraints = state.constraints
 
         # 1. The model reads the last token of each hypothesis.
-        output, model_state = self.model.advance(
-            sentences.tokens.flatten(),
-            state.hypotheses.model,
-            memory,
-            state.cache,
-            need_attention=self.need_attention or self.coverage_penalty is not None,
-        )
+        output, model_state = self.advance_model(state)
 
-        # 2. Coverage, and the coverage penalties of the hypotheses, zero or less.
+        # 2. Coverage, and the coverage penalties of the hypotheses, which are zero or less.
         coverage = None  # (N,S)
         coverage_scores = None  # (B,W)
         if self.coverage_penalty is not None:
@@ -205,7 +208,7 @@ class BeamSearch:
         divisor = self._candidate_divisors(state)  # (B,1)
         parent_scores = sentences.scores  # (B,W)
         if continuations.log_sums is not None:
-            # log p = logit - log_sum: subtracted once, from the score of the parent.
+            # log p = logit - log_sum. The subtraction is done once for all continuations, in the score of the parent.
             parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
         guided_values = continuations.values  # (N,X)
         if sentences.repetition_penalties is not None:
@@ -215,16 +218,17 @@ class BeamSearch:
                 guided_values, history, config.repetition_penalty
             )
             parent_scores = parent_scores + sentences.repetition_penalties
-        # The second condition follows from the first; it is for the type checker.
+        # The second condition follows from the first; only the type checker needs it.
         if is_guided_by_coverage and coverage_scores is not None:
-            # The ranking adds coverage after the division by the divisor, so here it is multiplied by the divisor.
+            # The ranking adds the coverage penalty after the division by the divisor, so here it is multiplied by the
+            # divisor.
             parent_scores = parent_scores + coverage_scores * divisor
 
         # 4. The best continuations of each sentence.
         candidates, diversity_penalties = self._choose_candidates(
             state, guided_values, parent_scores, continuations.block_maxima
         )
-        token_penalties = None  # (B,C): repetition penalties of the last tokens, zero or less
+        token_penalties = None  # (B,C): the repetition penalty of each last token, zero or less
         if is_guided:
             candidates, token_penalties = restore_model_scores(
                 candidates,
@@ -233,12 +237,12 @@ class BeamSearch:
                 parent_scores=sentences.scores,
             )
 
-        # 5. At the length limit, hypotheses may be forced to end with EOS, whose log-probability is not counted.
+        # 5. At the length limit, hypotheses may be forced to end with an EOS whose log-probability is not counted.
         if config.effective_at_limit == "end":
             candidates, token_penalties = self._end_at_limit(state, candidates, token_penalties)
         tokens = memory.ids_of(candidates.columns)  # (B,C)
 
-        # 6. Ranking scores: log-probability over length penalty, plus coverage penalty. The bound in
+        # 6. Ranking scores: the log-probability divided by the length penalty, plus the coverage penalty. The bound in
         #    `_end_sentences` and `ranking_score` in `nmtkit.decoding.hypotheses` use the same formula.
         penalized, repetition_penalties = self._add_repetition_penalties(
             sentences, candidates, token_penalties
@@ -260,7 +264,7 @@ class BeamSearch:
         )
         next_sentences = self._end_sentences(state, next_sentences, candidates, ranking)
 
-        # 8. The new beam: each hypothesis inherits its parent's state, at the next position.
+        # 8. The new beam at the next position: each hypothesis inherits the state of its parent.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
         parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
         state.hypotheses = self._advance_beam(state, hypotheses, parents, next_sentences.tokens)
@@ -274,8 +278,23 @@ class BeamSearch:
             copy_gate=self._for_result(output.copy_gate, n_sentences),
         )
 
+    def advance_model(self, state: SearchState) -> tuple[ModelOutput, DecoderState]:
+        """Runs the model on the last token of each hypothesis; returns its output and its next state.
+
+        Apart from writing the cache entries of the current position, it leaves `state` unchanged. It may be called
+        twice at the same position, as `nmtkit.decoding.tracing` does.
+        """
+        sentences = state.sentences
+        return self.model.advance(
+            sentences.tokens.flatten(),
+            state.hypotheses.model,
+            sentences.memory,
+            state.cache,
+            need_attention=self.need_attention or self.coverage_penalty is not None,
+        )
+
     def _candidate_divisors(self, state: SearchState) -> Tensor:
-        """Returns the length penalty of the candidates `(B,1)`, which have one token more than their parents."""
+        """Returns the length penalty of the candidates `(B,1)`, which have one more token than their parents."""
         n_written = state.sentences.tokens_after_prompt(
             state.cache.position, maximum=len(state.divisors) - 1
         )  # (B,)
@@ -284,7 +303,7 @@ class BeamSearch:
     def _choose_candidates(
         self, state: SearchState, values: Tensor, parent_scores: Tensor, block_maxima: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Chooses the candidates of a step: diverse, constrained, sampled or best.
+        """Chooses the candidates of a step, as diverse, constrained or plain beam search or sampling does.
 
         Args:
             state: the state of the search.
@@ -293,7 +312,7 @@ class BeamSearch:
             block_maxima: see `Continuations`.
 
         Returns:
-            The candidates, and the diversity penalties of the survivors `(B,K)`; None for a single group.
+            The candidates, and the diversity penalties of the survivors `(B,K)`, or None if there is only one group.
         """
         sentences = state.sentences
         beam_size = self.config.n_hypotheses
@@ -333,7 +352,7 @@ class BeamSearch:
     def _end_at_limit(
         self, state: SearchState, candidates: Candidates, token_penalties: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Ends the hypotheses of sentences at their length limit; returns candidates and token penalties after this."""
+        """Ends the hypotheses of sentences at their length limit; returns the new candidates and token penalties."""
         sentences = state.sentences
         constraints = state.constraints
         is_last = (state.cache.position >= sentences.last_position)[:, None]  # (B,1)
@@ -350,7 +369,7 @@ class BeamSearch:
         """Adds the repetition penalties of all tokens of each candidate to its log-probability.
 
         Returns:
-            The sums `(B,C)`, and the penalties of the survivors `(B,K)`; None without a repetition penalty.
+            The sums `(B,C)`, and the penalties of the survivors `(B,K)` or None without a repetition penalty.
         """
         if sentences.repetition_penalties is None:
             return candidates.scores, None
@@ -366,7 +385,7 @@ class BeamSearch:
         return self.coverage_penalty.guides_choice
 
     def _add_to_coverage(self, coverage: Tensor | None, output: ModelOutput) -> Tensor:
-        """Returns the sum of all attention `(N,S)` so far, as a new tensor: a step must not share memory."""
+        """Returns the sum of all attention so far `(N,S)`, always as a new tensor that shares no memory with others."""
         assert output.attention is not None, "a model without attention has no coverage penalty"
         if coverage is None:
             return output.attention.clone()
@@ -375,7 +394,7 @@ class BeamSearch:
     def _coverage_scores(
         self, penalty: CoveragePenalty, coverage: Tensor, sentences: SentenceState
     ) -> Tensor:
-        """Returns the coverage penalty of each hypothesis `(B,W)`, zero or less, from its coverage `(N,S)`."""
+        """Returns the coverage penalty of each hypothesis `(B,W)`, zero or less, given its coverage `(N,S)`."""
         words = sentences.memory.mask  # (B,S)
         if has_source_end(self.model):
             words = source_words(words)
@@ -385,10 +404,10 @@ class BeamSearch:
         return coverage_score(penalty, coverage, words)
 
     def _may_skip_softmax(self, sentences: SentenceState) -> bool:
-        """Whether the best continuations can be found without the softmax, and faster.
+        """Whether the best continuations can be found without the softmax, and faster than with it.
 
-        The softmax subtracts the same number from all logits of a hypothesis, so `step` subtracts it from the score of
-        the hypothesis instead.
+        The log-softmax subtracts the same number from all logits of a hypothesis, so `step` can subtract it from the
+        score of the hypothesis instead.
         """
         n_logits = sentences.scores.numel() * self.model.sizes["tgt"]
         if n_logits < MANY_LOGITS or not predicts_by_softmax(self.model):
@@ -402,7 +421,7 @@ class BeamSearch:
     ) -> Continuations:
         """Returns the scores of all continuations after the rules.
 
-        They are logits unless `needs_log_probs` or the model copies.
+        They are logits unless `needs_log_probs` is set or the model copies.
         """
         memory = state.sentences.memory
         if needs_log_probs:
@@ -412,25 +431,26 @@ class BeamSearch:
         log_sums, maxima = block_maxima(logits, BLOCK)  # (N,), (N,blocks)
         if output.copy_gate is not None:
             copying = as_copying(self.model)
-            assert copying is not None, "a model with a gate can copy"
+            assert copying is not None, "a model with a copy gate must be able to copy"
             log_probs = copying.copied(logits, output, memory, log_sums[:, None])  # (N,X)
             return Continuations(self.apply_rules(state, log_probs))
         logits = self.apply_rules(state, logits)
         keeps_other_tokens = all(rule.forbids_special_tokens_only for rule in state.sentences.rules)
         if not keeps_other_tokens:
             return Continuations(logits, log_sums)  # any block may have lost its maximum
-        # Special tokens are in the first block, so only the maximum of that block can have changed.
+        # All special tokens are in the first block, so only the maximum of that block can have changed.
         first_block = logits[:, :BLOCK]  # (N,BLOCK)
         maxima[:, 0] = first_block.amax(1)
         return Continuations(logits, log_sums, maxima)
 
     def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
-        """Applies all rules to log-probabilities `(N,X)` or logits; may overwrite `log_probs`."""
+        """Returns log-probabilities `(N,X)` or logits after all rules; may overwrite `log_probs`."""
         rules = state.sentences.rules
         constraints = state.constraints
         live = self.live_hypotheses(state, log_probs)
         may_be_stuck = constraints is not None or any(rule.may_forbid_all for rule in rules)
-        end = log_probs[:, EOS].clone() if may_be_stuck else None  # (N,): before any rule
+        # (N,): the score of EOS before any rule is applied
+        end = log_probs[:, EOS].clone() if may_be_stuck else None
         for rule in rules:
             log_probs = rule.apply(log_probs, live)
             if rule.may_forbid_all and end is not None:
@@ -454,7 +474,7 @@ class BeamSearch:
         forced_log_probs = None
         if forced is not None:
             forced = forced.repeat_interleave(width, 0)  # (N,)
-            forced_ids = forced.clamp(min=PAD)  # (N,): NEW_WORD is negative, and not a token
+            forced_ids = forced.clamp(min=PAD)  # (N,): NEW_WORD, which is negative, is not a token
             columns = memory.columns_of(forced_ids)  # (N,)
             forced_log_probs = log_probs.gather(1, columns[:, None])  # (N,1)
         return LiveHypotheses(
@@ -470,14 +490,16 @@ class BeamSearch:
     def _end_sentences(
         self, state: SearchState, sentences: SentenceState, candidates: Candidates, ranking: Tensor
     ) -> SentenceState:
-        """Updates which sentences are done, and the scores of their hypotheses: minus infinity if the sentence is done.
+        """Updates which sentences are done, and sets the scores of their hypotheses to minus infinity.
 
-        `sentences` already have the tokens and penalties of this step, while the cache is still at its position.
+        `sentences` already contains the tokens and penalties after this step, but the cache is still at the step's
+        position.
 
-        When a sentence is done depends on the stop. `first_k`: K hypotheses are finished. `exact`: `n_best` are
-        finished, and no unfinished one could overtake the last of them, even if all its tokens up to the length limit
-        had a probability of 1. `huggingface`: K are finished, and the best unfinished one is no better than the last
-        of them at its present length. A sentence is also done at its length limit, or if no continuation is left.
+        The setting `stop` decides when a sentence is done. With `first_k`, K hypotheses must be finished. With `exact`,
+        `n_best` must be finished, and no unfinished one may be able to overtake the worst of them, even if all its
+        tokens up to the length limit had a probability of 1. With `huggingface`, K must be finished, and the best
+        unfinished one must not be better, at its current length, than the worst of them. A sentence is also done at its
+        length limit, or if no continuation is left.
         """
         n_groups = self.config.n_groups
         position = state.cache.position  # (B,)
@@ -505,7 +527,7 @@ class BeamSearch:
         has_none_left = best_unfinished == -INFINITY  # (B,)
         done = sentences.done | is_satisfied.all(1) | is_at_limit | has_none_left  # (B,)
 
-        # No hypothesis of a satisfied group, or of a sentence that is done, is continued.
+        # The hypotheses of a satisfied group, and those of a sentence that is done, are not continued.
         group_done = done[:, None]  # (B,1)
         if n_groups > 1:
             group_done = group_done | is_satisfied  # (B,G)
@@ -519,7 +541,7 @@ class BeamSearch:
     def _advance_beam(
         self, state: SearchState, hypotheses: HypothesisState, parents: Tensor, tokens: Tensor
     ) -> HypothesisState:
-        """Advances the cache; returns the state of the new hypotheses, given their `parents` and `tokens` `(B,K)`."""
+        """Advances the cache; returns the state of the new hypotheses with the given `parents` and `tokens` `(B,K)`."""
         constraints = state.constraints
         width = parents.shape[1]
         rows = state.cache.parent_rows(parents)  # (N,)
@@ -527,7 +549,7 @@ class BeamSearch:
         if constraints is not None:
             progress = constraints.advance(rows.view_as(parents), tokens)  # (B,K,...)
             progress = progress.mapped(lambda tensor: tensor.flatten(0, 1))  # (N,...)
-        if width == 1:  # a single hypothesis is its own parent, so nothing moves
+        if width == 1:  # a single hypothesis continues itself, so nothing moves
             state.cache.next_step(None, width)
         else:
             state.cache.next_step(rows, width)
@@ -541,7 +563,7 @@ class BeamSearch:
         return replace(hypotheses, history=history, progress=progress)
 
     def _for_result(self, tensor: Tensor | None, n_sentences: int) -> Tensor | None:
-        """Returns a tensor of the model's output `(N,*)` as `(B,K,*)`; None if attention is not needed."""
+        """Returns the attention or the copy gate `(N,*)` in the shape `(B,K,*)`; None if attention is not needed."""
         if tensor is None or not self.need_attention:
             return None
         size = tensor.shape[1]
@@ -550,9 +572,9 @@ class BeamSearch:
         return by_sentence.expand(-1, beam_size, -1)
 
     def max_tokens(self, batch: Batch, columns: int) -> int:
-        """Returns an upper bound of the length limit, including EOS, of sentences with `columns` source columns.
+        """Returns an upper bound on the length limit, including EOS, of sentences with `columns` source columns.
 
-        Of the batch, this reads only whether the sentences have source texts.
+        `batch` only determines whether the sentences have source texts.
         """
         rule = self.token_classes.rule
         required = None
@@ -569,13 +591,13 @@ class BeamSearch:
     def begin(self, batch: Batch) -> SearchState:
         """Returns the state before the first step, with one empty hypothesis for each sentence of a batch.
 
-        Tensors of the batch that are on the CPU are read there, so that nothing waits for an accelerator.
+        If the batch is on the CPU, its values are read there, so that the host does not wait for an accelerator.
         """
         model = self.model
         config = self.config
         device = self.device
         host_batch = batch
-        # cloned, since sentences that are inserted later are written into these tensors
+        # A clone, because sentences that are inserted later are written into these tensors.
         batch = batch.to(device).mapped(torch.clone)
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
@@ -587,7 +609,7 @@ class BeamSearch:
         limits = self._length_limits(host_batch, custom_rule, host_prompt_lengths)  # (B,)
         longest = int(limits.max())
 
-        # 1. The encoded sources, and the restrictions on target tokens.
+        # 1. The encoded sources and the restrictions on target tokens.
         memory = model.encode(batch)
         shortlist_mask = None  # (B,V)
         if self.shortlist is not None:
@@ -600,7 +622,7 @@ class BeamSearch:
         has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
         word_starts = None  # (V,)
         if constraints is not None or has_new_word:
-            assert self.token_classes.word_starts is not None, "word starts must be known"
+            assert self.token_classes.word_starts is not None, "this search needs word starts"
             word_starts = self.token_classes.word_starts()
         rules = self._begin_rules(
             host_batch,
@@ -609,21 +631,21 @@ class BeamSearch:
             custom_rule=custom_rule,
         )
 
-        # 2. The state of the model, which has read the prompts.
+        # 2. The state of the model after it has read the prompts.
         model_state = model.start(memory)
-        # Few translations are more than a quarter longer than their source; for these the cache grows.
+        # Few translations exceed the length of their source by more than a quarter. For them, the cache grows.
         positions = min(longest + 1, max(INITIAL_LENGTH, memory.mask.shape[1] * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.n_hypotheses
         cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
         if host_prompt_lengths is not None and prompt.shape[1]:
-            # The last token of each prompt is left to the first step.
+            # The last token of each prompt is read by the first step.
             shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
             _, model_state = model.prefill(
                 shifted_prompt, model_state, memory, cache, host_prompt_lengths
             )
             cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
 
-        # 3. The sentences and their hypotheses. Sums of log-probabilities are in float32 or wider.
+        # 3. The sentences and their hypotheses. Log-probabilities are summed in float32 or wider.
         model_dtype = next(model.parameters(), torch.empty(0)).dtype
         dtype = torch.promote_types(model_dtype, torch.float32)
         scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)  # (B,1)
@@ -661,7 +683,7 @@ class BeamSearch:
         )
 
     def _checked_constraints(self, batch: Batch) -> Constraints | None:
-        """Returns the terms of a batch; raises a RecipeError if this search does not support terms."""
+        """Returns the constraints of a batch; raises a RecipeError if this search does not support constraints."""
         constraints = batch.terms
         assert constraints is None or isinstance(constraints, Constraints)
         if constraints is not None:
@@ -669,10 +691,12 @@ class BeamSearch:
         return constraints
 
     def _begin_custom_rule(self, batch: Batch) -> Rule | None:
-        """Returns the rule that `search.rule` names, for the sentences of a batch."""
+        """Returns the rule named by `search.rule` for the sentences of a batch, or None if there is no such rule."""
         if self.config.rule is None:
             return None
-        assert self.token_classes.rule is not None, "a rule must know the vocabularies"
+        assert self.token_classes.rule is not None, (
+            "`search.rule` needs a rule in the token classes"
+        )
         if self.shortlist is not None or batch.prefix is not None or batch.terms is not None:
             raise RecipeError(
                 f"the rule {self.config.rule} cannot be combined with a shortlist, a prefix or terms: remove them"
@@ -688,9 +712,9 @@ class BeamSearch:
     ) -> tuple[Rule, ...]:
         """Returns the rules of this search, in the order in which they are applied.
 
-        The minimum length comes before n-gram blocking, since a sentence in which every n-gram is blocked may end
-        early. A forced prefix comes after both, since it overrides them. All batches without prefixes and terms have
-        the same rules, so that their sentences can share slots.
+        The minimum length comes before n-gram blocking, because a sentence in which n-gram blocking forbids every token
+        may end early. A forced prefix comes after both, because it overrides them. All batches without prefixes and
+        terms have the same rules, so their sentences can take each other's slots.
         """
         config = applicable_limits(self.config, batch)
         special_tokens = [PAD, BOS]
@@ -714,10 +738,10 @@ class BeamSearch:
     ) -> Tensor:
         """Returns the maximum number of tokens of each sentence, including EOS, `(B,)`, on the CPU.
 
-        Limits do not exceed the model's positions, unless a prefix, constraints or a rule need more tokens.
+        A limit exceeds the model's number of positions only if a prefix, constraints or a rule need more tokens.
         """
         config = applicable_limits(self.config, batch)
-        required = None  # (B,): tokens that the limit must leave room for
+        required = None  # (B,): number of tokens that the limit must leave room for
         if custom_rule is not None:
             required = custom_rule.min_tokens()
         elif isinstance(batch.terms, Constraints):
@@ -737,7 +761,7 @@ class BeamSearch:
         shortest_limits = max_lengths(
             shortest_config, lengths, prefix=prefix, required=required
         )  # (B,)
-        # With prompts, each sentence has the positions after its own prompt.
+        # With prompts, each sentence has only the positions after its own prompt.
         positions_left = n_positions if prompt_lengths is None else n_positions - prompt_lengths
         return limits.clamp(max=positions_left).maximum(shortest_limits)
 
@@ -745,7 +769,7 @@ class BeamSearch:
         """Returns a mask of the shortlisted words of each sentence `(B,V)`, bool."""
         if not batch.reads_text:
             raise RecipeError(
-                "a shortlist needs a source text, and this model reads none: remove the shortlist"
+                "a shortlist requires a source text, but this model does not read one: remove the shortlist"
             )
         required_ids = []
         if batch.prefix is not None:
@@ -756,7 +780,7 @@ class BeamSearch:
         return shortlist.candidates(batch, self.model.config.copies, prefix)
 
     def _initial_best_finished(self, scores: Tensor) -> Tensor | None:
-        """Returns minus infinity for each finished hypothesis that the stop compares; None if it compares none."""
+        """Returns the initial `SentenceState.best_finished`: minus infinity, or None if `stop` is `first_k`."""
         compared = {"exact": self.n_best, "huggingface": self.config.n_hypotheses}
         n_compared = compared.get(self.config.effective_stop)
         if n_compared is None:
@@ -770,27 +794,27 @@ class BeamSearch:
 def diverse_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int
 ) -> tuple[Candidates, Tensor]:
-    """Diverse beam search: chooses the candidates of G groups with beams of K/G, one group after the other.
+    """Chooses the candidates of diverse beam search, group by group; each of G groups has a beam of size K/G.
 
     In each group, the score of a word is lowered by `DIVERSITY_STRENGTH` for every hypothesis of an earlier group that
     continues with this word: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
 
     Args:
         log_probs: scores of all continuations `(N,X)`.
-        scores: scores of the hypotheses `(B,W)`. Group g has the columns g*K/G to (g+1)*K/G-1. In the first step all
+        scores: scores of the hypotheses `(B,W)`. Columns g*K/G to (g+1)*K/G-1 belong to group g. In the first step all
             groups continue the same single hypothesis.
         beam_size: K.
         n_groups: G.
 
     Returns:
-        The candidates of all groups, one group after the other, and the penalty of each `(B,C)`.
+        The candidates of all groups, one group after the other, and the penalty of each candidate `(B,C)`.
     """
     n_sentences, width = scores.shape
     group_size = beam_size // n_groups
-    # number of hypotheses that a group continues, 1 in the first step
+    # Number of hypotheses that a group continues, which is 1 in the first step.
     group_width = max(1, width // n_groups)
     lowered = log_probs.view(n_sentences, width, -1).clone()  # (B,W,X)
-    # Words of the earlier groups' survivors.
+    # Last words of the survivors of earlier groups.
     used_words = scores.new_zeros(n_sentences, 0, dtype=torch.long)  # (B,*)
     groups: list[Candidates] = []
     penalties: list[Tensor] = []
@@ -806,7 +830,7 @@ def diverse_candidates(
         is_used = group_best.columns[:, :, None] == used_words[:, None]  # (B,2K/G,*)
         times_used = is_used.sum(2)  # (B,2K/G)
         penalties.append(times_used * -DIVERSITY_STRENGTH)
-        # Turn indices within the group into indices within the sentence.
+        # Convert indices within the group to indices within the sentence.
         first_candidate = 2 * group_size * group
         groups.append(
             replace(
@@ -816,14 +840,14 @@ def diverse_candidates(
             )
         )
 
-        # Lower the scores of the survivors' words for later groups.
+        # For later groups, lower the scores of the words that the survivors end with.
         is_missing = group_best.survivor_scores == -INFINITY  # (B,K/G): no continuation was left
         words = group_best.columns.gather(1, group_best.survivors)  # (B,K/G)
         surviving_words = words.masked_fill(is_missing, NO_TOKEN)  # (B,K/G)
         used_words = torch.cat([used_words, surviving_words], 1)
         penalty = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
         penalty = penalty.masked_fill(is_missing, 0.0).to(lowered.dtype)
-        all_columns = words[:, None].expand(-1, width, -1)  # (B,W,K/G): the same for all hypotheses
+        all_columns = words[:, None].expand(-1, width, -1)  # (B,W,K/G): equal for all hypotheses
         all_penalties = penalty[:, None].expand(-1, width, -1)  # (B,W,K/G)
         lowered.scatter_add_(2, all_columns, all_penalties)
     candidates = Candidates(
@@ -838,15 +862,20 @@ def diverse_candidates(
 
 
 def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Candidates:
-    """Ends all hypotheses of the sentences with `is_last` `(B,1)` with EOS, whose log-probability is not counted.
+    """Returns new candidates, in which all hypotheses of sentences that take their last step end with EOS.
 
-    `scores` `(B,W)` are those of the hypotheses. Returns the new candidates.
+    The log-probability of this EOS is not counted.
+
+    Args:
+        is_last: whether this is the last step of each sentence `(B,1)`.
+        candidates: the candidates of the step.
+        scores: log-probabilities of the hypotheses before the step `(B,W)`.
     """
     n_candidates = candidates.columns.shape[1]
     width = scores.shape[1]
     indices = torch.arange(n_candidates, device=scores.device)  # (C,)
     indices = indices.expand_as(candidates.columns)  # (B,C)
-    # Candidate c continues hypothesis c. The candidates from W on are not needed.
+    # Candidate c continues hypothesis c. The candidates with an index of W or above are not needed.
     parents = indices.clamp(max=width - 1)  # (B,C)
     end_scores = scores.gather(1, parents)  # (B,C)
     end_scores = end_scores.masked_fill(indices > parents, -INFINITY)
@@ -863,7 +892,7 @@ def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Can
 def restore_model_scores(
     candidates: Candidates, log_probs: Tensor, guided_values: Tensor, parent_scores: Tensor
 ) -> tuple[Candidates, Tensor]:
-    """Replaces the penalized scores of candidates by the model's own log-probabilities.
+    """Replaces the penalized scores of candidates with the model's own log-probabilities.
 
     Args:
         candidates: the candidates of a guided step, with the scores by which they were chosen.
@@ -872,7 +901,7 @@ def restore_model_scores(
         parent_scores: log-probabilities of the hypotheses, without penalties, `(B,W)`.
 
     Returns:
-        The candidates, and the penalty of each one's last token in `guided_values`, `(B,C)`.
+        The candidates, and the penalty that `guided_values` contains for the last token of each candidate `(B,C)`.
     """
     n_sentences = len(parent_scores)
     flat_indices = candidates.parents * log_probs.shape[1] + candidates.columns  # (B,C)
@@ -888,7 +917,9 @@ def restore_model_scores(
     survivor_scores = scores.gather(1, candidates.survivors)  # (B,K)
     survivor_scores = survivor_scores.masked_fill(is_missing, -INFINITY)
 
-    is_possible = token_log_probs > -INFINITY  # (B,C): otherwise the difference is NaN
+    is_possible = (
+        token_log_probs > -INFINITY
+    )  # (B,C): where it is False, the difference would be NaN
     penalties = torch.where(is_possible, token_values - token_log_probs, 0.0)  # (B,C)
     return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
@@ -897,7 +928,7 @@ def restore_model_scores(
 
 
 def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
-    """Returns the settings, without length limits relative to the source if the batch has no source text."""
+    """Returns the settings, without limits that depend on the source length if the batch has no source texts."""
     if batch.reads_text:
         return config
     return config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
@@ -913,10 +944,10 @@ def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
     assert terms is None or isinstance(terms, Constraints)
 
     def number_ids(ids: Tensor) -> Tensor:
-        return number_by_position(ids, source, vocabulary_size, UNK)
+        return renumber_by_position(ids, source, vocabulary_size, UNK)
 
     source_length = source.shape[1]
-    padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are searched faster
+    padding = -(vocabulary_size + source_length) % BLOCK  # searching complete blocks is faster
     return replace(
         batch,
         inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),
@@ -934,7 +965,7 @@ def _add_prompt_lengths(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor
 
 
 def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """Returns the tokens that the first step reads `(B,1)`: the last one of each prompt, or BOS."""
+    """Returns the tokens that the first step reads `(B,1)`: the last token of each prompt, or BOS without a prompt."""
     if prompt_lengths is None:
         n_sentences = len(prompt)
         return torch.full((n_sentences, 1), BOS, device=prompt.device)
@@ -946,7 +977,7 @@ def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
 def _prefix_after_prompt(
     prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None
 ) -> Tensor | None:
-    """Appends each prefix `(B,*)` to its prompt `(B,P)`, so that columns are positions: `(B,P+*)`."""
+    """Appends each prefix `(B,*)` to its prompt `(B,P)`, so that the column of a token is its position: `(B,P+*)`."""
     if prefix is None or prompt_lengths is None:
         return prefix
     prefix_length = prefix.shape[1]

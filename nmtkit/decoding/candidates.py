@@ -1,7 +1,7 @@
 """The candidates of a step of beam search: the best continuations, with ties broken in the same way everywhere.
 
-Letters as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column; the parent is the
-index of a hypothesis within its sentence, below W.
+Notation as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column, where the parent
+is the index of a hypothesis within its sentence, below W.
 """
 
 from dataclasses import dataclass
@@ -16,36 +16,40 @@ from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
 
 BLOCK = 64
-"""Number of columns in a block; the first pass of a top-k reads only the maximum of each block. A multiple of the
-vector width, about sqrt(X)."""
+"""Number of columns in a block; the first pass of a top-k reads only the maximum of each block. It is a multiple of the
+processor's vector width, and close to sqrt(X)."""
 SORTED_DIRECTLY = 4096
-"""Number of values up to which sorting them directly is faster on a CPU than building integer keys."""
+"""Number of values up to which, on a CPU, sorting them directly is faster than building integer keys."""
 
 
 @dataclass(frozen=True)
 class Candidates(Rows):
-    """The candidates of one step for each of B sentences, best first."""
+    """The candidates of one step for each of B sentences.
+
+    They are sorted, best first, except that samples are in the order in which they were drawn, groups of diverse beam
+    search come one after the other, and a constrained search puts the survivors before the finished hypotheses.
+    """
 
     columns: Tensor
     """Column of each candidate's token in the scores of the step `(B,C)`, int64."""
     parents: Tensor
     """Index of the hypothesis that each candidate continues, below W, `(B,C)`."""
     scores: Tensor
-    """Cumulative log-probability of each candidate `(B,C)`."""
+    """Cumulative log-probability of each candidate `(B,C)`; minus infinity if there are fewer than C continuations."""
     ended: Tensor
     """Whether each candidate becomes a finished hypothesis, `(B,C)`, bool."""
     survivors: Tensor
     """Indices of the candidates that make up the next beam, below C, `(B,K)`."""
     survivor_scores: Tensor
-    """Log-probabilities of the survivors `(B,K)`; minus infinity if fewer than K continuations are left."""
+    """Log-probabilities of the survivors `(B,K)`; minus infinity if there are fewer than K survivors."""
 
 
 def best_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, block_maxima: Tensor | None = None
 ) -> Candidates:
-    """Returns the 2K best continuations. Those among the first K that end are finished; the K best others survive.
+    """Returns the 2K best continuations. Those of the best K that end are finished; the K best that do not end survive.
 
-    Arguments as in `top_continuations`.
+    The arguments are as in `top_continuations`.
     """
     candidate_scores, flat_indices = top_continuations(
         log_probs, scores, 2 * beam_size, block_maxima
@@ -56,7 +60,7 @@ def best_candidates(
     is_end = columns == EOS  # (B,C)
     ended = is_end & (candidate_scores > -INFINITY)
     ended[:, beam_size:] = False
-    # A stable sort of the flags puts the candidates that do not end first, and keeps both groups best first.
+    # A stable sort by the flags puts the candidates that do not end first, and keeps both kinds sorted best first.
     _, order = is_end.sort(dim=1, stable=True)  # (B,C)
     survivors = order[:, :beam_size]  # (B,K)
     return Candidates(
@@ -74,19 +78,20 @@ def top_continuations(
 ) -> tuple[Tensor, Tensor]:
     """Returns the C best continuations of each sentence's hypotheses: an exact top-k of `scores + log_probs`.
 
-    A first top-k runs over the maxima of blocks of columns. All of the best continuations are in the blocks that it
-    selects, so a second top-k reads only those blocks, which is faster than one over all columns. Of equal values the
-    first one wins, in both passes.
+    A first top-k selects blocks of columns by their maxima. The selected blocks contain all of the best continuations,
+    so a second top-k reads only these blocks, which is faster than a single top-k over all columns. In both passes, the
+    first of equal values wins.
 
     Args:
-        log_probs: `(N,X)`. They may be logits if the scores are lowered by the logits' logsumexp.
+        log_probs: log-probabilities of all continuations `(N,X)`, or logits if the logsumexp of each row has been
+            subtracted from the score of its hypothesis.
         scores: log-probabilities of the hypotheses `(B,W)`.
         count: C.
-        block_maxima: the maximum of each block in each row of `log_probs` `(N,blocks)`, if already computed.
+        block_maxima: the maximum of each block in each row of `log_probs` `(N,blocks)`, if it has been computed.
 
     Returns:
-        Scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. If there are fewer than C, the
-        remaining scores are minus infinity.
+        The scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. If there are fewer than C,
+        the remaining scores are minus infinity.
     """
     n_sentences, width = scores.shape
     n_columns = log_probs.shape[1]
@@ -102,13 +107,14 @@ def top_continuations(
     block_scores = block_scores.view(n_sentences, -1)  # (B,W*blocks)
     n_chosen = min(count, width * n_blocks)
     _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
-    # Sorted by column, so that the first of equal values also comes first in the second pass.
+    # Sorted by flat index, so that the first of equal values also comes first in the second pass.
     chosen_blocks, _ = chosen_blocks.sort(1)
 
     # 2. The values of these blocks.
     parents = chosen_blocks // n_blocks  # (B,chosen)
     first_columns = torch.sub(chosen_blocks, parents, alpha=n_blocks) * BLOCK  # (B,chosen)
-    # The last block of a row may be shorter. It is read together with columns of the previous block, masked below.
+    # The last block of a row may be shorter. It is read together with columns of the block before it, which are masked
+    # below.
     read_columns = first_columns.clamp(max=n_columns - block_size)  # (B,chosen)
     block_starts = torch.add(read_columns, parents, alpha=n_columns)  # (B,chosen): flat indices
     sentence_starts = torch.arange(
@@ -140,7 +146,7 @@ def top_continuations(
 def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
     """Returns `size` consecutive values of the flattened `log_probs`, starting at each of M flat indices: `(M,size)`.
 
-    The windows are overlapping views of one tensor, so only the chosen ones are copied.
+    All possible windows are overlapping views of one tensor, so only the selected ones are copied.
     """
     flat = log_probs.reshape(-1)  # (N*X,)
     n_windows = len(flat) - size + 1
@@ -151,19 +157,19 @@ def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the largest values of each row `(B,M)`, in descending order, and their columns, each `(B,count)`.
 
-    Of equal values the first column comes first; with `torch.topk` that depends on the length of the row. NaN counts as
-    the largest value.
+    Of equal values, the one in the first column comes first, whereas the order of `torch.topk` depends on the length of
+    the row. NaN counts as the largest value.
     """
     is_on_cpu = values.device.type == "cpu"
-    has_keys = values.dtype == torch.float32  # the integer keys below are made from 32 bits
+    has_keys = values.dtype == torch.float32  # the integer keys below are built from 32 bits
     if not is_on_cpu or not has_keys or values.numel() <= SORTED_DIRECTLY:
         sorted_values, columns = values.sort(dim=1, descending=True, stable=True)  # (B,M)
         return sorted_values[:, :count], columns[:, :count]
 
     if count:
         best, columns = values.topk(count, 1)  # (B,count)
-        # The choice is unique if the chosen values strictly decrease and no other value equals the last chosen one, so
-        # that each row has exactly one value equal to it. Comparisons with NaN are False, so NaN is never unique.
+        # The choice is unique if the chosen values strictly decrease and only one value in each row equals the last
+        # chosen one. Comparisons with NaN are False, so a choice that contains NaN never counts as unique.
         strictly_decreases = (best[:, :-1] > best[:, 1:]).all()
         last_chosen = best[:, -1:]  # (B,1)
         n_equal_to_last = torch.count_nonzero(values == last_chosen)
@@ -171,9 +177,10 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if bool(is_unique):
             return best, columns
 
-    # If there are ties, choose by 64-bit keys, which are all different. The upper half of a key holds the float's bits.
-    # Read as integers, the bits of positive floats are in ascending order and those of negative floats in descending
-    # order, so all bits of negative floats except the sign are flipped. Earlier columns have a larger lower half.
+    # If there are ties, choose by 64-bit keys, which are all different. The upper half of a key has the bits of the
+    # float. Interpreted as integers, the bits of positive floats are in ascending order and those of negative floats in
+    # descending order, so all bits of negative floats except the sign are flipped. The lower half is larger for earlier
+    # columns.
     last_column = values.shape[1] - 1
     numbers = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY)  # (B,M)
     bits = numbers.view(torch.int32)  # (B,M)

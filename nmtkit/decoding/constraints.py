@@ -1,22 +1,23 @@
 """Lexically constrained beam search: terms that a translation must or must not contain.
 
-Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search". In every step the
-beam is divided among the banks, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam
-Allocation"; tensors keep their sizes, as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation
-and Monolingual Rewriting".
+Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search". In every step, the
+beam is divided among banks, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam
+Allocation for Neural Machine Translation". All tensors have a fixed size, as in Hu et al. 2019, "Improved Lexically
+Constrained Decoding for Translation and Monolingual Rewriting".
 
-A positive constraint is met once all its tokens have been written in a row and the next token, the boundary token,
-begins another word or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is the
-number of constraint tokens that it contains, including boundary tokens. In every step the best hypothesis of the
-highest bank survives and can be continued into the next bank, so all constraints are met in time.
+A positive constraint is met once all its tokens have been generated in a row and the next token, the boundary token,
+begins a new word or ends the sentence. Otherwise the term "Hund" would be met by "Hunde", which begins with the same
+tokens. The bank of a hypothesis is the number of constraint tokens that it contains, including boundary tokens. In
+every step, the best hypothesis of the highest bank survives and can be continued into the next bank, so all constraints
+are met in time.
 
-Letters as in `nmtkit.decoding.beam_search`, and:
+Notation as in `nmtkit.decoding.beam_search`, and:
 
     U    largest number of positive constraints of a sentence
     R    largest number of negative constraints of a sentence
-    L    largest number of tokens of a constraint
-    M    candidates that a step considers: W * (U + 1) + 2 * K
-    ...  either N hypotheses or candidates B,M
+    L    largest number of tokens in a constraint
+    M    number of candidates that a step considers: W * (U + 1) + 2 * K
+    ...  either N, for hypotheses, or B,M, for candidates
 """
 
 from collections.abc import Callable
@@ -38,23 +39,23 @@ class Constraints(Rows):
     """The constraints on the translations of B sentences."""
 
     positive: Tensor
-    """Extended ids of the terms that each translation must contain `(B,U,L)`, padded with PAD. Rows of PAD fill up
-    sentences with fewer terms."""
+    """Extended ids of the terms that each translation must contain `(B,U,L)`, padded with PAD. If a sentence has fewer
+    than U terms, the remaining rows are PAD."""
     in_order: Tensor
-    """Whether the positive terms must occur in this order `(B,)`, bool."""
+    """Whether the positive terms of each sentence must occur in this order `(B,)`, bool."""
     negative: Tensor
     """Extended ids of the terms that each translation must not contain `(B,R,*)`, padded in the same way."""
     copied_starts: Tensor | None = None
     """Whether each source token begins a word `(B,S)`, bool; None if the model does not copy."""
 
     def tokens_needed(self) -> Tensor:
-        """Returns the most tokens that the positive constraints can take, including boundary tokens: `(B,)`."""
+        """Returns the maximum number of tokens that the positive constraints need, with boundary tokens, `(B,)`."""
         lengths = _lengths(self.positive)  # (B,U)
         has_term = lengths > 0  # (B,U)
         return (lengths + has_term).sum(1)
 
     def map_ids(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
-        """Returns the constraints with ids mapped by `change`, from `(B,*)` to `(B,*)`."""
+        """Returns the constraints with all ids converted by `change`, which maps `(B,*)` to `(B,*)`."""
         positive = change(self.positive.flatten(1)).view_as(self.positive)  # (B,U,L)
         negative = change(self.negative.flatten(1)).view_as(self.negative)  # (B,R,*)
         return Constraints(
@@ -67,16 +68,15 @@ class Constraints(Rows):
 
 @dataclass(frozen=True)
 class ConstraintProgress(Rows):
-    """How far hypotheses have met the constraints of their sentences."""
+    """The progress of hypotheses towards meeting the constraints of their sentences."""
 
     reached: Tensor
-    """Entry l tells whether the hypothesis ends with the first l+1 tokens of an unmet positive constraint,
+    """Entry l is True if the hypothesis ends with the first l+1 tokens of a positive constraint that is not met yet,
     `(...,U,L)`, bool."""
     met: Tensor
-    """Whether each positive constraint is met `(...,U)`, bool; True for padding."""
+    """Whether each positive constraint is met, `(...,U)`, bool; True for padding."""
     negative: Tensor
-    """Entry l tells whether the hypothesis ends with the first l+1 tokens of a negative constraint, `(...,R,*)`,
-    bool."""
+    """Entry l is True if the hypothesis ends with the first l+1 tokens of a negative constraint, `(...,R,*)`, bool."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class ConstrainedBeam:
     """The constraints of B sentences, and the progress of their N hypotheses."""
 
     constraints: Constraints
-    """The constraints, with copied words numbered by source position."""
+    """The constraints, in which unknown words are numbered by source position."""
     word_starts: Tensor
     """Mask of the vocabulary's tokens that begin a word or are not part of one `(V,)`, bool."""
     progress: ConstraintProgress
 
     @classmethod
     def begin(cls, constraints: Constraints, word_starts: Tensor) -> "ConstrainedBeam":
-        """Returns the beam with one empty hypothesis for each sentence."""
+        """Returns a beam with one empty hypothesis for each sentence."""
         progress = ConstraintProgress(
             reached=torch.zeros_like(constraints.positive, dtype=torch.bool),
             met=_lengths(constraints.positive) == 0,
@@ -102,13 +102,13 @@ class ConstrainedBeam:
     # --------------------------------------------------------------------------------- what the constraints forbid
 
     def forbid(self, log_probs: Tensor, end: Tensor, forced: Tensor | None, memory: Memory) -> None:
-        """Forbids, in place, the last token of negative constraints, and EOS until all positive ones are met.
+        """Forbids, in place, the last token of each negative constraint, and EOS until all positive ones are met.
 
         Args:
             log_probs: scores of the continuations after the rules `(N,X)`.
-            end: the model's own log-probability of EOS `(N,)`, which is allowed if nothing else is.
-            forced: the token that each hypothesis must continue with `(N,)`; the scores of such hypotheses are not
-                changed.
+            end: the model's own log-probability of EOS `(N,)`. EOS is allowed if all tokens would be forbidden.
+            forced: the token with which each hypothesis must continue `(N,)`, as in `LiveHypotheses`. If a specific
+                token is forced, the scores of the hypothesis are not changed.
             memory: the encoded sources.
         """
         if forced is None:
@@ -122,7 +122,7 @@ class ConstrainedBeam:
         allow_end_if_stuck(log_probs, end)
 
     def _forbid_last_tokens(self, log_probs: Tensor, is_free: Tensor, memory: Memory) -> None:
-        """Forbids, in place, tokens that would complete a negative constraint of a free hypothesis `(N,)`."""
+        """Forbids, in place, tokens that would complete a negative constraint, for hypotheses with `is_free` `(N,)`."""
         negative = self._per_hypothesis(self.constraints.negative)  # (N,R,L)
         lengths = _lengths(negative)  # (N,R)
         last = (lengths - 1).clamp(min=0).unsqueeze(2)  # (N,R,1)
@@ -141,7 +141,9 @@ class ConstrainedBeam:
     def mask_unmet_candidates(
         self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor
     ) -> Tensor:
-        """Sets the ranking scores of candidates that do not meet all constraints to minus infinity, unless none does.
+        """Returns ranking scores in which candidates that do not meet all constraints have minus infinity.
+
+        If no candidate of a sentence meets all constraints, its scores are not changed.
 
         Args:
             parents: the parent of each candidate, below W, `(B,C)`.
@@ -152,7 +154,7 @@ class ConstrainedBeam:
         width = len(self.progress.met) // len(ranking)
         rows = _rows(parents, width)  # (B,C)
         progress = self.advance(rows, tokens)  # (B,C,...)
-        # EOS is allowed only if all constraints are met, or if nothing else is left.
+        # EOS is allowed only if all constraints are met, or if every other token is forbidden.
         is_end = tokens == EOS  # (B,C)
         is_met = self._all_met(progress) | is_end  # (B,C)
         is_possible = scores > -INFINITY  # (B,C)
@@ -161,7 +163,10 @@ class ConstrainedBeam:
         return ranking.masked_fill(is_masked, -INFINITY)
 
     def mask_unmet_hypotheses(self, scores: Tensor) -> Tensor:
-        """Sets scores `(B,W)` of hypotheses that do not meet all constraints to minus infinity, unless none does."""
+        """Returns scores `(B,W)` in which hypotheses that do not meet all constraints have minus infinity.
+
+        If no hypothesis of a sentence meets all constraints, its scores are not changed.
+        """
         is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
         is_met = is_met & (scores > -INFINITY)
         any_is_met = is_met.any(1, keepdim=True)  # (B,1)
@@ -199,11 +204,17 @@ class ConstrainedBeam:
     def choose(
         self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory
     ) -> Candidates:
-        """Chooses the candidates of a step from `log_probs` `(N,X)` and `scores` `(B,W)`.
+        """Chooses the candidates of a step.
 
-        A step considers, for each hypothesis, the next token of every constraint and the best token that begins a word,
+        A step considers the next token of every constraint and the best token that begins a word, for each hypothesis,
         and the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the
-        K best of its bank. If all candidates are in one bank, the result is the same as from `best_candidates`.
+        K best of its bank. If all candidates are in one bank, the result is the same as that of `best_candidates`.
+
+        Args:
+            log_probs: scores of all continuations `(N,X)`.
+            scores: scores of their parents `(B,W)`.
+            beam_size: K.
+            memory: the encoded sources.
         """
         values, flat_indices = self._continuations(log_probs, scores, beam_size, memory)  # (B,M)
         n_columns = log_probs.shape[1]
@@ -217,8 +228,8 @@ class ConstrainedBeam:
         is_end = columns == EOS  # (B,M)
 
         # Survivors: first the best candidate of each bank, beginning with the highest bank; then the second best of
-        # each bank, and so on. Candidates that cannot survive get the last turn. Stable sorts keep candidates of equal
-        # turn and bank best first.
+        # each bank, and so on. Candidates that cannot survive get the last turn. Since the sorts are stable, candidates
+        # with the same turn and bank remain sorted best first.
         can_survive = is_possible & ~is_end  # (B,M)
         turn = _rank_in_bank(bank, can_survive)  # (B,M)
         turn = turn.masked_fill(~can_survive, bank.shape[1])
@@ -234,7 +245,7 @@ class ConstrainedBeam:
 
         chosen = torch.cat([survivors, finished], 1)  # (B,C): survivors have the numbers 0 to K-1
         ended = can_end.gather(1, chosen)  # (B,C)
-        # if fewer than K survive, candidates that end fill up the survivors, too
+        # If fewer than K candidates survive, candidates that end fill the remaining places of the survivors.
         ended[:, :beam_size] = False
         chosen_scores = values.gather(1, chosen)  # (B,C)
         is_survivor = can_survive.gather(1, survivors)  # (B,K)
@@ -254,7 +265,7 @@ class ConstrainedBeam:
         n_sentences, width = scores.shape
         n_columns = log_probs.shape[1]
 
-        # 1. For each hypothesis, the next token of every constraint and the best token that begins a word.
+        # 1. The next token of every constraint and the best token that begins a word, for each hypothesis.
         next_columns = memory.columns_of(self._next_tokens())  # (N,U)
         begins_word = self._columns_that_begin_words(n_columns, memory)  # (X,) or (B,1,X)
         by_sentence = log_probs.reshape(n_sentences, width, n_columns)  # (B,W,X)
@@ -262,7 +273,7 @@ class ConstrainedBeam:
         best_start = start_log_probs.argmax(2).view(-1, 1)  # (N,1)
         preferred = torch.cat([next_columns, best_start], 1)  # (N,U+1)
         is_same = preferred[:, :, None] == preferred[:, None, :]  # (N,U+1,U+1)
-        is_repeated = is_same.tril(-1).any(2)  # (N,U+1): occurs in an earlier column
+        is_repeated = is_same.tril(-1).any(2)  # (N,U+1): whether it occurs in an earlier column
         is_excluded = is_repeated | (preferred == PAD)  # (N,U+1)
         preferred_log_probs = log_probs.gather(1, preferred)  # (N,U+1)
         preferred_log_probs = preferred_log_probs.masked_fill(is_excluded, -INFINITY)
@@ -278,7 +289,7 @@ class ConstrainedBeam:
             other_log_probs, scores, 2 * beam_size
         )  # (B,2K)
 
-        # 3. Both kinds, best first. They are sorted by index first, so that the smaller index wins a tie.
+        # 3. Both kinds, best first. They are sorted by index before that, so that the smaller index wins a tie.
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
         flat_indices = torch.cat([preferred_indices.flatten(1), other_indices], 1)  # (B,M)
         flat_indices, by_index = flat_indices.sort(dim=1, stable=True)
@@ -292,13 +303,15 @@ class ConstrainedBeam:
         met_lengths = lengths[:, None] * progress.met  # (B,M,U)
         tokens_of_met = met_lengths.sum(2)  # (B,M)
         n_reached = _tokens_reached(progress.reached)  # (B,M,U)
-        tokens_of_unmet = n_reached.amax(2)  # (B,M): a hypothesis can end within one constraint
+        tokens_of_unmet = n_reached.amax(
+            2
+        )  # (B,M): only the unmet constraint with the most tokens counts
         return tokens_of_met + tokens_of_unmet
 
     # -------------------------------------------------------------------------------- properties of tokens and terms
 
     def _columns_that_begin_words(self, n_columns: int, memory: Memory) -> Tensor:
-        """Returns a mask of the columns whose tokens begin a word: `(X,)`, or `(B,1,X)` if the model copies; bool."""
+        """Returns a mask of the columns whose tokens begin a word, bool: `(X,)`, or `(B,1,X)` if the model copies."""
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
             word_starts = word_starts[memory.shortlist.index.words]
@@ -326,26 +339,26 @@ class ConstrainedBeam:
         return torch.where(ids < vocabulary_size, begins_word, copy_begins_word)
 
     def _may_begin(self, met: Tensor) -> Tensor:
-        """Returns whether each constraint may begin `(B,M,U)`: in order, only if all earlier ones are met."""
+        """Returns whether each constraint may begin `(B,M,U)`. If their order matters, all earlier ones must be met."""
         previous_is_met = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U)
         earlier_are_met = previous_is_met.long().cumprod(-1).bool()  # (B,M,U)
         return earlier_are_met | ~self.constraints.in_order[:, None, None]
 
     def _next_tokens(self) -> Tensor:
-        """Returns the next token of every constraint `(N,U)`; PAD if the constraint has none or may not begin."""
+        """Returns the next token of every constraint `(N,U)`, or PAD if it has no next token or may not begin yet."""
         n_sentences, n_terms, _ = self.constraints.positive.shape
         met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
         may_continue = ~met & self._may_begin(met)  # (B,W,U)
         may_continue = may_continue.flatten(0, 1)  # (N,U)
         positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
-        # A column of PAD, so that a constraint whose tokens have all been written has a next token, too.
+        # A constraint whose tokens have all been generated gets PAD as its next token.
         positive = pad(positive, (0, 1), value=PAD)  # (N,U,L+1)
         n_reached = _tokens_reached(self.progress.reached)  # (N,U)
         next_tokens = positive.gather(2, n_reached.unsqueeze(2)).squeeze(2)  # (N,U)
         return next_tokens.masked_fill(~may_continue, PAD)
 
     def _all_met(self, progress: ConstraintProgress) -> Tensor:
-        """Returns whether all positive constraints would be met if the sentence ended here `(...)`."""
+        """Returns whether all positive constraints would be met if the sentence ended here, `(...)`."""
         if progress.met.dim() == 2:  # N hypotheses; otherwise candidates B,M
             positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
         else:
@@ -353,13 +366,13 @@ class ConstrainedBeam:
         return (progress.met | _is_complete(progress.reached, positive)).all(-1)
 
     def _per_hypothesis(self, rows: Tensor) -> Tensor:
-        """Repeats the row of each sentence `(B,*)` for its hypotheses: `(N,*)`."""
+        """Repeats the row of each sentence `(B,*)` for all its hypotheses: `(N,*)`."""
         width = len(self.progress.met) // len(rows)
         return rows.repeat_interleave(width, 0)
 
 
 def _rows(parents: Tensor, width: int) -> Tensor:
-    """Turns indices of hypotheses within their sentences `(B,M)` into rows among all N."""
+    """Converts indices of hypotheses within their sentences `(B,M)` to rows among all N hypotheses."""
     first_rows = torch.arange(len(parents), device=parents.device)[:, None] * width  # (B,1)
     return parents + first_rows
 
@@ -370,27 +383,30 @@ def _lengths(ids: Tensor) -> Tensor:
 
 
 def _extend(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
-    """Updates `reached` `(B,M,*,L)` after one more token per hypothesis `(B,M)`; `ids` `(B,1,*,L)` of constraints."""
+    """Returns `reached` `(B,M,*,L)` after one more token per hypothesis `(B,M)`, for constraints `ids` `(B,1,*,L)`."""
     has_tokens_before = pad(reached[..., :-1], (1, 0), value=True)  # (B,M,*,L)
     is_next = (ids == tokens[..., None, None]) & (ids != PAD)  # (B,M,*,L)
     return has_tokens_before & is_next
 
 
 def _tokens_reached(reached: Tensor) -> Tensor:
-    """Returns how many tokens of each constraint the hypothesis ends with `(...,U)`, from `reached` `(...,U,L)`."""
+    """Returns with how many tokens of each constraint a hypothesis ends `(...,U)`, given `reached` `(...,U,L)`."""
     counts = torch.arange(1, reached.shape[-1] + 1, device=reached.device)  # (L,)
     return (reached * counts).amax(-1)
 
 
 def _is_complete(reached: Tensor, ids: Tensor) -> Tensor:
-    """Returns whether the hypothesis ends with all tokens of each constraint, `(...,U)`."""
+    """Returns whether a hypothesis ends with all tokens of each constraint `ids` `(...,U,L)`: `(...,U)`."""
     next_ids = pad(ids, (0, 1), value=PAD)[..., 1:]  # (...,U,L)
     is_last = next_ids == PAD  # (...,U,L)
     return (reached & is_last).any(-1)
 
 
 def _rank_in_bank(bank: Tensor, is_counted: Tensor) -> Tensor:
-    """Returns how many counted candidates of its bank precede each candidate `(B,M)`; candidates are best first."""
+    """Returns how many better candidates of the same bank each candidate has `(B,M)`, among those with `is_counted`.
+
+    The candidates must be sorted best first.
+    """
     is_same_bank = bank[:, :, None] == bank[:, None, :]  # (B,M,M)
-    is_better = (is_same_bank & is_counted[:, None, :]).tril(-1)  # (B,M,M): earlier candidates only
+    is_better = (is_same_bank & is_counted[:, None, :]).tril(-1)  # (B,M,M): only earlier candidates
     return is_better.sum(2)

@@ -1,8 +1,8 @@
-"""Captures the decoding steps of a batch with fixed slots as CUDA graphs, and replays them.
+"""Captures the decoding steps of a batch with a fixed number of slots as CUDA graphs, and replays them.
 
-A GPU finishes a step of a small model faster than Python can launch its operations. A graph launches all of them at
-once. A graph replays operations on fixed addresses, without any Python code. So the tensors of the batch never move,
-every step copies its results back into them, and each graph serves only one number of positions to read.
+A GPU executes a step of a small model faster than Python can launch its operations; a graph launches all of them at
+once. It replays the operations on fixed addresses, without any Python code. So the tensors of the batch never move in
+memory, every step copies its results back into them, and each graph works for only one number of positions to read.
 """
 
 import threading
@@ -18,25 +18,25 @@ from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.search_state import SearchState
 
 LENGTH_STEP = 16
-"""The number of positions that a step reads is rounded up to a multiple of this, so that few graphs suffice."""
+"""The number of positions that a step reads is rounded up to a multiple of this number, so that few graphs suffice."""
 PATIENCE = 50
-"""Number of steps before a graph is captured; a capture takes about as long as this number of steps."""
+"""Number of eager steps before a graph is captured; a capture takes about as long as this many steps."""
 WARM_UP = 2
 """Number of trial steps before a capture, in which libraries allocate their workspaces."""
 MAX_SHAPES = 4
-"""Number of idle `CapturedSteps` that an engine keeps; each has its own memory."""
+"""Number of idle `CapturedSteps` that an engine keeps, each with its own memory."""
 
 
 class CapturedSteps:
-    """The steps of a batch with a fixed number of slots and positions.
+    """Takes the steps of a batch with a fixed number of slots and positions, and captures them once that pays off.
 
     Args:
         search: the search.
-        first_state: the sentences that the batch begins with, after their first step.
+        first_state: the state of the batch's first sentences after their first step.
         slots: number of slots.
         length: number of positions.
-        at_once: whether to capture a graph at the first step that reads a certain number of positions, instead of after
-            `PATIENCE` such steps.
+        at_once: whether to capture a graph at the first step that reads a certain number of positions. If not, it is
+            captured after `PATIENCE` such steps.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class CapturedSteps:
         self._search = search
         self._length = length
         self._patience = 0 if at_once else PATIENCE
-        self._n_steps: Counter[int] = Counter()  # by number of positions read
+        self._n_steps: Counter[int] = Counter()
+        """Number of steps so far, by the number of positions that they read."""
         self._captures: dict[int, Callable[[], StepResult]] = {}
+        """Functions that replay a captured step, by the number of positions that it reads."""
 
     def fill(self, first_state: SearchState) -> None:
-        """Replaces all sentences by new ones, which have made their first step."""
+        """Replaces all sentences with new ones that have taken their first step."""
         capacity = len(self.state.divisors)
         assert len(first_state.divisors) <= capacity, "`BeamSearch.max_tokens` is too low"
         done = self.state.sentences.done  # (B,)
@@ -61,14 +63,14 @@ class CapturedSteps:
         slots = torch.arange(n_sentences, device=done.device)  # (M,)
         self.state.insert(slots, first_state, self._search.model)
 
-    def step(self, length: int) -> StepResult:
-        """Makes one step; `length` is the number of positions that it reads for the sentence that is furthest along."""
-        n_positions = length + 1  # the step also advances each sentence to its next position
-        n_multiples = -(-n_positions // LENGTH_STEP)  # rounded up
+    def step(self, n_positions: int) -> StepResult:
+        """Takes one step, which reads `n_positions` positions for the sentence that is furthest along."""
+        needed_length = n_positions + 1  # the step also advances each sentence to its next position
+        n_multiples = -(-needed_length // LENGTH_STEP)  # rounded up
         read_length = min(n_multiples * LENGTH_STEP, self._length)
         cache = self.state.cache
         if read_length < cache.length:
-            # Sentences at later positions are done, but their positions must be among those that the step reads.
+            # Sentences at later positions are done, but every sentence must be at a position that the step reads.
             cache.position.clamp_(max=read_length - 1)
         cache.length = read_length
         self._n_steps[read_length] += 1
@@ -82,7 +84,7 @@ class CapturedSteps:
         return result
 
     def _step_in_place(self) -> StepResult:
-        """Makes a step, and copies everything that it changed into the tensors of the state."""
+        """Takes a step, and copies everything that it changed into the tensors of the state."""
         next_state = self.state.shallow_copy()
         result = self._search.step(next_state)
         for tensor, new_tensor in zip(
@@ -93,7 +95,7 @@ class CapturedSteps:
         return result
 
     def _trial_step(self) -> StepResult:
-        """Makes the same step without changing the state, except for cache entries, which the real step overwrites."""
+        """Takes the same step without changing the state, except for cache entries, which the real step overwrites."""
         return self._search.step(self.state.shallow_copy())
 
 
@@ -102,18 +104,34 @@ def supports_cuda_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available()
 
 
+def find_obstacle(device: torch.device, with_shortlist: bool) -> str:
+    """Returns why the steps of a search cannot be captured as CUDA graphs, or "" if they can."""
+    if with_shortlist:
+        return (
+            "steps with a shortlist cannot be captured as CUDA graphs, because the size of the output layer "
+            "changes from batch to batch"
+        )
+    if not supports_cuda_graphs(device):
+        return f"CUDA graphs need a CUDA device, but the model is on {device}"
+    return ""
+
+
 _replay_lock = threading.RLock()
-"""All graphs share the memory of intermediate results. So a thread that replays a graph holds this lock until it has
-copied the result."""
+"""Held by a thread that replays a graph until it has copied the result, because all graphs share the memory of
+intermediate results."""
 
 
 def capture_cuda_graph(
     step: Callable[[], StepResult], trial: Callable[[], object]
 ) -> tuple[Callable[[], StepResult], StepResult]:
-    """Captures a step as a graph and makes it; `trial` computes the same step, which overwrites what the trial wrote.
+    """Captures a step as a graph, and takes this step.
+
+    Args:
+        step: takes the step.
+        trial: computes the same step on trial. The step overwrites everything that the trial has written.
 
     Returns:
-        A function that replays the step, and the result of the step that was made.
+        A function that replays the step, and the result of the step that was taken.
     """
     with _replay_lock:
         pool, stream, _ = _capture_resources(torch.cuda.current_device())
@@ -121,8 +139,8 @@ def capture_cuda_graph(
             for _ in range(WARM_UP):
                 trial()
         graph = torch.cuda.CUDAGraph()
-        # "thread_local", since other threads may read results or search at the same time. Only calls of this thread can
-        # invalidate the capture.
+        # "thread_local", since other threads may read results or search at the same time. In this mode only calls by
+        # this thread can invalidate the capture.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             captured_result = step()
 
@@ -137,7 +155,7 @@ def capture_cuda_graph(
 
 @contextmanager
 def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Switches to another stream, whose work runs after all earlier and before all later work of the current stream."""
+    """Switches to `stream`, whose work runs after all earlier work and before all later work of the current stream."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
@@ -146,7 +164,7 @@ def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 @cache
 def _capture_resources(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """Returns the memory pool and the stream of all captures, and a graph that keeps the pool alive.
+    """Returns the memory pool and the stream that all captures use, and a graph that keeps the pool alive.
 
     A pool is freed together with its last graph.
     """

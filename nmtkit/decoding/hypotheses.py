@@ -1,12 +1,12 @@
-"""Builds hypotheses from the results of the steps of a search.
+"""Builds hypotheses from the step results of a search.
 
-Letters as in `nmtkit.decoding.beam_search`, except for:
+Notation as in `nmtkit.decoding.beam_search`, except for:
 
     B   sentences whose results are read together; they may have begun at different times
-    T   largest number of steps of these sentences
+    T   largest number of steps that any of these sentences took
     n   hypotheses to return for each sentence
 
-Times are counts of shared steps: see `nmtkit.decoding.batching.Slots`.
+Times are numbers of shared steps: see `nmtkit.decoding.slots.Slots`.
 """
 
 from collections import deque
@@ -21,34 +21,37 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
+from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.beam_search import StepResult
 from nmtkit.decoding.rules import INFINITY
 from nmtkit.decoding.scorers import coverage_score
 from nmtkit.decoding.search_state import Integers
 from nmtkit.decoding.settings import SearchConfig
+from nmtkit.models.abilities import memory_lengths
+from nmtkit.models.base import Decoder
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation, or the part of it that the length limit allowed."""
+    """A translation, or the beginning of one that was cut at the length limit."""
 
     ids: list[int]
     """Ids of its tokens, without BOS and EOS; extended ids if the model copies."""
     finished: bool
     """Whether it ended in EOS; if not, it was cut at the length limit."""
     score: float
-    """The ranking score: the log-probability after length and coverage penalty."""
+    """Ranking score: the log-probability after length, coverage and repetition penalties."""
     log_prob: float
     """Sum of `token_log_probs`."""
     token_log_probs: list[float]
-    """The log-probability of each id, and of EOS if finished."""
+    """The model's log-probability of each token, including EOS if the hypothesis is finished."""
     attention: npt.NDArray[np.float32] | None
     """One row for each of `token_log_probs`, and one column for each source token, including EOS. None if it was not
     requested or the model has no attention."""
     p_gen: list[float] | None = None
-    """Probability of generating instead of copying, for each row of `attention`. None if the model does not copy."""
+    """Probability of generating instead of copying, for each row of `attention`; None if the model does not copy."""
 
 
 SentenceResult = tuple[int, list[Hypothesis]]
@@ -57,30 +60,30 @@ SentenceResult = tuple[int, list[Hypothesis]]
 
 @dataclass
 class SentenceRecord:
-    """A sentence of a search, from its first step to its last."""
+    """What is needed to read the hypotheses of a sentence once its search has ended."""
 
     number: int
-    """Its number within the whole search."""
+    """The sentence's number within the whole search."""
     memory_length: int
-    """Number of its positions in memory, without padding; for a text, its number of tokens including EOS."""
+    """Number of memory positions, without padding; for a text, the number of its tokens including EOS."""
     limit: int
-    """Maximum number of tokens, including EOS."""
+    """Maximum number of tokens of a hypothesis, including EOS."""
     extended_source: Tensor | None
-    """Extended ids of its source `(S,)`. The search itself numbers unknown words by source position. None if the model
-    does not copy."""
+    """Extended ids of the source `(S,)`; None if the model does not copy. The search itself numbers unknown words by
+    source position."""
     first_result: StepResult
-    """The result of its first step, which it made in a batch of new sentences."""
+    """The result of the sentence's first step, which it took in a batch of new sentences."""
     first_row: int
-    """Its row in `first_result`."""
+    """The sentence's row in `first_result`."""
     start: int
-    """Number of shared steps that had been made when it took its slot."""
+    """Number of completed shared steps when the sentence got its slot."""
     slot: int = 0
-    """The slot that it had when it was finished."""
+    """The slot that the sentence had when it was finished."""
     end: int = 0
-    """Number of shared steps that had been made when it was finished."""
+    """Number of completed shared steps when the sentence was finished."""
 
     def extended_ids(self, ids: list[int], vocabulary_size: int) -> list[int]:
-        """Returns the extended ids of a hypothesis in which unknown words are numbered by source position."""
+        """Converts ids in which unknown words are numbered by source position to extended ids."""
         if self.extended_source is None or max(ids) < vocabulary_size:
             return ids
         source = self.extended_source.tolist()
@@ -91,15 +94,40 @@ class SentenceRecord:
         return extended
 
 
+def begin_records(
+    model: Decoder,
+    batch: Batch,
+    numbers: Sequence[int],
+    limits: Sequence[int],
+    first_result: StepResult,
+    start: int,
+) -> list[SentenceRecord]:
+    """Returns the records of the sentences of a batch, which have taken their first step: see `SentenceRecord`."""
+    lengths = memory_lengths(model, batch).tolist()
+    records = []
+    for row, number in enumerate(numbers):
+        record = SentenceRecord(
+            number=number,
+            memory_length=lengths[row],
+            limit=limits[row],
+            extended_source=batch.inputs.copy.extended[row] if model.config.copies else None,
+            first_result=first_result,
+            first_row=row,
+            start=start,
+        )
+        records.append(record)
+    return records
+
+
 @dataclass
 class StepSpan:
-    """Consecutive shared steps between two compactions. No sentence changes its slot within a span."""
+    """Consecutive shared steps during which no sentence changes its slot. Removing slots begins a new span."""
 
     start: int
-    """Number of shared steps before these results."""
-    previous_rows: Integers
-    """Slot that each sentence had in the previous span; empty in the first span."""
+    """Number of shared steps before this span."""
     results: list[StepResult]
+    previous_rows: Integers | None = None
+    """The slot in the previous span of each slot in this one; None for the first span."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +136,13 @@ class _SpanEntries:
 
     results: list[StepResult]
     result_indices: Integers
-    """Index of the entry's result in `results`."""
+    """Index of each entry's result in `results`."""
     rows: Integers
-    """Row of the entry in its result."""
+    """Row of each entry in its result."""
     steps: Integers
-    """Step of the entry, counted from its sentence's first step."""
+    """Step of each entry, counted from its sentence's first step."""
     sentences: Integers
-    """Sentence of the entry, below B."""
+    """Index of each entry's sentence, below B."""
 
 
 @dataclass(frozen=True)
@@ -122,31 +150,31 @@ class _Ranked:
     """The best hypotheses of B sentences, best first, each identified by its last token; all fields are `(B,2n)`."""
 
     scores: Floats
-    """Ranking scores; minus infinity if there are fewer hypotheses."""
+    """Ranking scores, padded with minus infinity if there are fewer than 2n hypotheses."""
     finished: npt.NDArray[np.bool_]
     """Whether each hypothesis ended in EOS; if not, it was cut at the length limit."""
     steps: Integers
-    """Step of each last token."""
+    """Step in which each last token was chosen."""
     candidates: Integers
-    """Index of each last token among the candidates of its step, below C."""
+    """Index of each last token among the candidates of that step, below C."""
 
 
 class _StepArrays:
-    """The steps of finished sentences as arrays on the CPU; each sentence's steps are counted from its first one."""
+    """The steps of finished sentences as arrays on the CPU; the steps of each sentence are counted from its first."""
 
     def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[StepSpan]) -> None:
         self._sentences = sentences
         starts = np.array([sentence.start for sentence in sentences])  # (B,)
         ends = np.array([sentence.end for sentence in sentences])  # (B,)
         self.n_steps = ends - starts + 1
-        """Number of steps that each sentence made, `(B,)`."""
+        """Number of steps that each sentence took, `(B,)`."""
         self._spans = self._find_entries(spans, starts, ends)
         step = np.arange(self.n_steps.max())[:, None]  # (T,1)
         has_step = (step < self.n_steps)[:, :, None]  # (T,B,1)
         self.scores: Floats = self.gather(lambda result: result.candidates.scores)  # (T,B,C)
         if np.isnan(self.scores).any(where=has_step):
             raise CheckpointError(
-                "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
+                "the model's log-probabilities are NaN, so its weights are damaged: use an earlier checkpoint"
             )
         self.tokens: Integers = self.gather(lambda result: result.tokens)  # (T,B,C)
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
@@ -162,10 +190,11 @@ class _StepArrays:
     ) -> list[_SpanEntries]:
         """Finds the results and rows of all shared steps of the sentences.
 
-        A compaction may have moved a sentence to another row, so the spans are followed from the last to the first.
+        A sentence may have moved to a different slot from one span to the next, so its slot is traced back from the
+        last span to the first.
         """
         span_entries = []
-        # The row of each sentence in the current span.
+        # The slot of each sentence in the current span.
         rows = np.array([sentence.slot for sentence in self._sentences])  # (B,)
         for span in reversed(spans):
             if span.results:
@@ -182,19 +211,19 @@ class _StepArrays:
                     sentences=sentences,
                 )
                 span_entries.append(entries)
-            if len(span.previous_rows):
-                # The slot of a sentence that finished before this span already belongs to an earlier span.
+            if span.previous_rows is not None:
+                # If a sentence finished before this span, its slot is already that of an earlier span.
                 was_in_span = ends > span.start  # (B,)
                 previous_rows = span.previous_rows[np.where(was_in_span, rows, 0)]  # (B,)
                 rows = np.where(was_in_span, previous_rows, rows)
         return span_entries
 
     def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
-        """Collects one tensor of all step results, `(*,C)` each, as `(T,B,C)`.
+        """Collects one tensor, `(*,C)`, from all step results, as `(T,B,C)`.
 
         The values after the last step of a sentence are undefined.
         """
-        # By the result's id, since sentences that began together share a first result.
+        # Keyed by the id of the result, because sentences that began together share their first result.
         first_arrays: dict[int, npt.NDArray[Any]] = {}
         first_rows = []
         for sentence in self._sentences:
@@ -217,7 +246,7 @@ class _StepArrays:
     def gather_from_parents(
         self, pick: Callable[[StepResult], Tensor | None], parents: Integers
     ) -> npt.NDArray[np.float32] | None:
-        """Collects one tensor of all step results, `(*,K,*)` each, at the parents `(B,n,T)` of hypotheses: `(T,B,n,*)`.
+        """Collects one tensor, `(*,K,*)`, from all step results, at the parents `(B,n,T)` of hypotheses: `(T,B,n,*)`.
 
         Returns None if the results do not have this tensor.
         """
@@ -232,33 +261,34 @@ class _StepArrays:
         return from_parents.astype(np.float32)
 
     def rank(self, n_best: int, config: SearchConfig) -> _Ranked:
-        """Ranks the candidates that ended in any step, and those that were cut at the length limit.
+        """Ranks the candidates that ended in any step and the candidates that were cut at the length limit.
 
-        The finished ones come first, unless `at_limit` ranks both together.
+        Those that ended come first, unless `at_limit` ranks both together.
         """
         _, n_sentences, n_candidates = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]  # (B,1)
         is_ranked_together = config.effective_at_limit != "behind"
 
-        # 1. Candidates that ended. The steps of a sentence form one row, with index step * C + candidate.
+        # 1. Candidates that ended. All steps of a sentence form one row, with the index step * C + candidate.
         ended_scores = np.where(self.ended, self.ranking, -INFINITY)  # (T,B,C)
         ended_scores = ended_scores.transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
         n_ended = ended_scores.shape[1]
 
-        # 2. Candidates that were cut: the survivors of the last step that the limit allows. Their indices begin at T*C.
+        # 2. Candidates that were cut: the survivors of the last step within the limit. Their indices begin at T*C.
         limits = np.array([record.limit for record in self._sentences])  # (B,)
         last_step = np.minimum(limits, self.n_steps) - 1  # (B,)
         survivors = self.survivors[last_step, sentence[:, 0]]  # (B,K)
         last_step = last_step[:, None]  # (B,1)
         has_reached_limit = (limits <= self.n_steps)[:, None]  # (B,1)
-        # A sample that ended in this step is among the survivors, too.
+        # When sampling, a sample that ended in this step is also among the survivors.
         has_ended = self.ended[last_step, sentence, survivors]  # (B,K)
         is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
-            # The second half of a group's candidates only replaces those of the first half that end.
-            group_candidates = n_candidates // config.n_groups
+            # A group of K/G hypotheses has 2K/G candidates. The second half of them only replaces candidates of the
+            # first half that end.
+            candidates_per_group = n_candidates // config.n_groups
             group_size = config.n_hypotheses // config.n_groups
-            is_cut &= survivors % group_candidates < group_size
+            is_cut &= survivors % candidates_per_group < group_size
         survivor_scores = self.ranking[last_step, sentence, survivors]  # (B,K)
         cut_scores = np.where(is_cut, survivor_scores, -INFINITY)  # (B,K)
 
@@ -311,7 +341,7 @@ class _StepArrays:
 
 
 def _best_first(scores: Floats, count: int) -> Integers:
-    """Returns the columns of the best scores of each row `(B,*)`, `(B,count)`; of equal scores the first wins."""
+    """Returns the columns `(B,count)` of the best scores in each row `(B,*)`; of equal scores, the first wins."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
@@ -322,11 +352,11 @@ def read_hypotheses(
     vocabulary_size: int,
     config: SearchConfig,
 ) -> list[list[Hypothesis]]:
-    """Returns the best hypotheses of B finished sentences, at most `n_best` for each."""
+    """Returns the best hypotheses of B finished sentences, at most `n_best` for each, best first."""
     steps = _StepArrays(sentences, spans)
     ranked = steps.rank(n_best, config)
     tokens, log_probs, parents = steps.trace_back(ranked)  # (B,2n,T)
-    with np.errstate(invalid="ignore"):  # undefined values after the end of a hypothesis
+    with np.errstate(invalid="ignore"):  # the values after the end of a hypothesis are undefined
         token_log_probs = np.diff(log_probs, prepend=0.0)  # (B,2n,T)
     attention = steps.gather_from_parents(lambda result: result.attention, parents)  # (T,B,2n,S)
     p_gen = steps.gather_from_parents(lambda result: result.copy_gate, parents)  # (T,B,2n,1)
@@ -340,7 +370,7 @@ def read_hypotheses(
             ids = ids[:-1]  # without EOS
         hypothesis_attention = None
         if attention is not None:
-            # A copy, so that a hypothesis does not keep the attention of the whole batch.
+            # A copy, so that a hypothesis does not keep the attention of the whole batch in memory.
             hypothesis_attention = attention[:length, row, rank, : sentence.memory_length].copy()
         return Hypothesis(
             ids=ids,
@@ -366,13 +396,13 @@ def ranking_score(
     attention: Floats | None,
     prompt: Sequence[int] = (),
 ) -> float:
-    """Returns the score by which a search would rank a hypothesis that it did not find itself.
+    """Returns the score that a search would give to a hypothesis that comes from elsewhere.
 
     Args:
         config: the search settings.
         ids: the extended ids of the hypothesis, without prompt and EOS.
         log_probs: the log-probabilities of its tokens `(T,)`, including EOS if it has ended.
-        attention: `(T,S)`, including the source's EOS; None if the model has no attention.
+        attention: the attention of its tokens `(T,S)`, including the source's EOS; None if the model has no attention.
         prompt: ids of the prompt that the hypothesis continues.
     """
     total = float(log_probs.sum())
@@ -396,7 +426,7 @@ def ranking_score(
 
 
 class ResultReader:
-    """Reads the results of steps: immediately on a CPU; on CUDA in a thread with its own stream, while steps go on."""
+    """Reads step results: immediately on a CPU; on CUDA in a thread with its own stream, while the search goes on."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -405,11 +435,11 @@ class ResultReader:
 
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
-            # The search may run in a new thread, whose current device is the first one.
+            # The search may run in a new thread, whose current device is always the first one.
             torch.cuda.set_device(self._device)
             self._thread = ThreadPoolExecutor(1)
-            # Torch cycles through 32 streams of each priority. Another priority makes sure that this is not the stream
-            # of a graph capture, which nothing else may use at the same time.
+            # Torch reuses 32 streams of each priority in turn. A different priority makes sure that this stream is not
+            # also used to capture a graph, because nothing else may use that stream during the capture.
             self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch has no types for streams
                 self._device, priority=-1
             )
@@ -420,7 +450,7 @@ class ResultReader:
             self._thread.shutdown(cancel_futures=True)
 
     def submit(self, read: Callable[[], list[SentenceResult]]) -> list[SentenceResult]:
-        """Starts reading; returns all results that are complete by now, including those of earlier calls."""
+        """Starts reading, and returns all results that are complete by now, including results of earlier calls."""
         if not self._is_asynchronous:
             return read()
         computed = record_event()

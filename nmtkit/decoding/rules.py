@@ -1,11 +1,11 @@
 """Rules that decide which tokens may follow. In every step, a search applies its rules to the scores one by one.
 
-A rule sets log-probabilities `(N,X)` to minus infinity. The log-probabilities of allowed tokens are not renormalized,
-so the score of a hypothesis is the model's own. Only a forced prefix may also raise the log-probability of its tokens.
-Letters as in `nmtkit.decoding.beam_search`.
+A rule sets the log-probabilities `(N,X)` of forbidden tokens to minus infinity. The log-probabilities of the other
+tokens are not renormalized, so the score of a hypothesis remains the model's own. Only a forced prefix may also raise
+the log-probability of its tokens. Notation as in `nmtkit.decoding.beam_search`.
 
-A rule is a plain object shared by all sentences. A rule that has tensors with one row per sentence is a dataclass that
-also derives from `Rows`, so that its rows move with the slots of their sentences.
+A rule is a plain object that all sentences share. A rule that contains tensors with one row per sentence is a dataclass
+that is also derived from `Rows`, so that its rows move with the slots of their sentences.
 """
 
 import math
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 INFINITY = float("inf")
 NO_TOKEN = -1
-"""Padding of a history after its last token."""
+"""Value that pads a history after its last token."""
 
 
 @dataclass(frozen=True)
 class LiveHypotheses:
-    """The N hypotheses that a step continues, W for each of B sentences, as rules see them."""
+    """What a rule can read about the N hypotheses that a step continues, W for each of B sentences."""
 
     position: Tensor
     """Number of tokens of each sentence so far, including its prompt, `(B,)`."""
     last_position: Tensor
-    """The position of the last token that the length limit of each sentence allows, `(B,)`."""
+    """Position of the last token within the length limit of each sentence, `(B,)`."""
     width: int
     """W."""
     memory: "Memory"
@@ -48,14 +48,14 @@ class LiveHypotheses:
     history: Tensor | None = None
     """Columns of all tokens so far `(N,t)`, negative after the last token; None if no rule sets `reads_history`."""
     forced: Tensor | None = None
-    """The id that each hypothesis must continue with `(N,)`: PAD allows any token, NEW_WORD any token that begins a
+    """The id with which each hypothesis must continue `(N,)`: PAD allows any token, NEW_WORD any token that begins a
     word or ends the sentence. None if the sentences have no prefix."""
     forced_log_probs: Tensor | None = None
-    """Log-probability of each forced token, before any rule, `(N,1)`."""
+    """Log-probability of each forced token before any rule is applied, `(N,1)`."""
 
     @property
     def lengths(self) -> Tensor:
-        """Number of tokens of each hypothesis so far, including its prompt, `(N,)`."""
+        """Number of tokens in each hypothesis so far, including its prompt, `(N,)`."""
         return self.per_hypothesis(self.position)
 
     @property
@@ -64,48 +64,49 @@ class LiveHypotheses:
         return self.per_hypothesis(self.last_position - self.position + 1)
 
     def per_hypothesis(self, rows: Tensor) -> Tensor:
-        """Repeats the row of each sentence `(B,*)` for its hypotheses: `(N,*)`."""
+        """Repeats the row of each sentence `(B,*)` for all its hypotheses: `(N,*)`."""
         return rows.repeat_interleave(self.width, 0)
 
 
 class Rule(ABC):
     """Decides which tokens may follow.
 
-    A rule must define `apply`. The other methods have defaults and matter only for a registered rule, which
-    `search.rule` names.
+    A rule must define `apply`. The other methods have defaults and matter only for registered rules, which the setting
+    `search.rule` can select.
     """
 
     name: ClassVar[str] = ""
-    """Name of the setting that the rule comes from, as `nmtkit explain` shows it."""
+    """Name of the setting that adds the rule, as shown by `nmtkit explain`. All rules of this module must set it; a
+    registered rule without a name is shown with the value of `search.rule`."""
     reads_history: ClassVar[bool] = False
     """Whether the rule reads `LiveHypotheses.history`."""
     needs_log_probs: ClassVar[bool] = True
-    """Whether the rule reads scores, or sets any of them to a finite value. If no rule does, the scores may be logits,
-    which is faster with a large vocabulary."""
+    """Whether the rule reads scores, or sets any of them to a finite value. If no rule does so, the scores may be
+    logits, which is faster for a large vocabulary."""
     forbids_special_tokens_only: ClassVar[bool] = False
     """Whether the rule leaves all ordinary tokens unchanged."""
     may_forbid_all: ClassVar[bool] = False
-    """Whether the rule can forbid every token. If it does, EOS is allowed again before the next rule is applied."""
+    """Whether the rule can forbid every token. If it does so, EOS is allowed again before the next rule is applied."""
 
     @abstractmethod
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not follow.
 
-        The first V columns are the target vocabulary, or the words of the shortlist. The remaining ones are source
-        positions whose word may be copied. A rule may overwrite `log_probs`.
+        The first V columns are the target vocabulary, or the words of the shortlist. The remaining columns are source
+        positions whose words may be copied. A rule may overwrite `log_probs`.
         """
 
     @classmethod
     def fault(cls, search: "SearchConfig") -> str:
-        """Returns what makes the settings of a search invalid with this rule, or "" if they are valid."""
+        """Returns an error message if the settings of a search are invalid with this rule, or "" if they are valid."""
         return ""
 
     @classmethod
     def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
-        """Builds the rule for a model with these tokenizers; its tensors are on the model's device.
+        """Builds the rule for a model with these tokenizers, with all tensors on `device`.
 
         Raises:
-            RecipeError: the tokenizers do not fit the rule.
+            RecipeError: the tokenizers are not suitable for the rule.
         """
         return cls()
 
@@ -114,20 +115,20 @@ class Rule(ABC):
         return self
 
     def min_tokens(self) -> Tensor | None:
-        """Returns the minimum number of tokens of each sentence, without EOS, `(B,)`, on the CPU; None: no minimum.
+        """Returns the minimum number of tokens of each sentence, without EOS, `(B,)`, on the CPU, or None without one.
 
-        The length limits are raised accordingly. This is called on the result of `begin`. A rule that overrides it must
-        also override `min_tokens_bound`.
+        Length limits below the minimum are raised. The method is called on the result of `begin`. A rule that overrides
+        it must also override `min_tokens_bound`.
         """
         return None
 
     def min_tokens_bound(self, columns: int) -> int:
-        """Returns an upper bound of `min_tokens` for a source of `columns` tokens, including EOS."""
+        """Returns an upper bound on `min_tokens` for a source of `columns` tokens, including EOS."""
         return 0
 
 
 RULES: Registry[type[Rule]] = Registry("decoding rule", {"brackets": "nmtkit.zoo.parsing.brackets"})
-"""Rules that `search.rule` can name."""
+"""Rules that the setting `search.rule` can select."""
 
 
 class ForbiddenTokens(Rule):
@@ -139,7 +140,7 @@ class ForbiddenTokens(Rule):
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = ids
-        """Ids of special tokens, which are also their columns, with or without a shortlist."""
+        """Ids of special tokens. They are also the columns of these tokens, with or without a shortlist."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -150,14 +151,14 @@ class ForbiddenTokens(Rule):
 
 @dataclass(frozen=True)
 class MinLength(Rows, Rule):
-    """Forbids EOS until a sentence has its minimum number of tokens."""
+    """Forbids EOS until a hypothesis has the minimum number of tokens for its sentence."""
 
     name = "min_length"
     needs_log_probs = False
     forbids_special_tokens_only = True
 
     fewest: Tensor
-    """Minimum number of tokens, including the prompt and without EOS, `(B,)`."""
+    """Minimum number of tokens in each sentence, including the prompt but not EOS, `(B,)`."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -188,7 +189,7 @@ class NoRepeatedNgrams(Rule):
         beginnings = ngrams[:, :, :-1]  # (N,t-size+1,size-1)
         last_tokens = ngrams[:, :, -1]  # (N,t-size+1)
 
-        # The last size-1 tokens of each hypothesis, which form an n-gram with the next token.
+        # The last size-1 tokens of each hypothesis, which will form an n-gram with the next token.
         lengths = live.lengths  # (N,)
         first_position = lengths - size + 1  # (N,)
         offsets = torch.arange(size - 1, device=history.device)
@@ -205,13 +206,13 @@ class NoRepeatedNgrams(Rule):
 
 @dataclass(frozen=True)
 class ForcedPrefix(Rule):
-    """Makes each translation begin with its forced prefix; overrides all earlier rules."""
+    """Forces each translation to begin with its prefix, overriding all earlier rules."""
 
     name = "prefix"
     needs_log_probs = False
 
     word_starts: Tensor | None = None
-    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; needed if a prefix has NEW_WORD."""
+    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool. Needed if a prefix has NEW_WORD."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -223,7 +224,7 @@ class ForcedPrefix(Rule):
         is_forced = column != PAD  # (N,1)
         log_probs.masked_fill_(is_forced, -INFINITY)
         forced_scores = self.score(live.forced_log_probs)  # (N,1)
-        # Hypotheses without a forced token write the value of their PAD column back.
+        # For hypotheses without a forced token, this writes the value of the PAD column back, which changes nothing.
         new_scores = torch.where(is_forced, forced_scores, log_probs.gather(1, column))  # (N,1)
         log_probs.scatter_(1, column, new_scores)
         if self.word_starts is not None:
@@ -233,11 +234,11 @@ class ForcedPrefix(Rule):
         return log_probs
 
     def score(self, log_probs: Tensor) -> Tensor:
-        """Returns the log-probabilities to give to forced tokens; `log_probs` are the model's own."""
+        """Returns the log-probabilities that forced tokens get, given the model's own `log_probs`."""
         return allow_if_possible(log_probs)
 
     def _columns_inside_words(self, n_columns: int, memory: "Memory") -> Tensor:
-        """Returns a mask of the columns whose tokens continue a word `(X,)`, bool; copied words and EOS do not."""
+        """Returns a mask of the columns whose tokens continue a word `(X,)`, bool. Copied words and EOS never do."""
         assert self.word_starts is not None
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
@@ -251,7 +252,7 @@ class ForcedPrefix(Rule):
 
 @dataclass(frozen=True)
 class CertainPrefix(ForcedPrefix):
-    """A forced prefix whose tokens have a probability of 1 in the score: `search.certain_prefix`."""
+    """A forced prefix whose tokens count with a probability of 1 in the score, for `search.certain_prefix`."""
 
     needs_log_probs = True
 
@@ -263,8 +264,8 @@ class CertainPrefix(ForcedPrefix):
 def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> None:
     """Forbids, in place, the `columns` `(N,M)` of `log_probs` `(N,X)` for which `is_forbidden` `(N,M)` is set.
 
-    A column may occur several times with different flags. So this adds minus infinity or zero, since in an assignment
-    the last occurrence would overwrite the others.
+    A column may occur several times with different flags. Therefore this adds minus infinity or zero; in an assignment,
+    one occurrence would overwrite the others.
     """
     penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype)  # (N,M)
     penalty.masked_fill_(is_forbidden, -INFINITY)
@@ -272,13 +273,13 @@ def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> 
 
 
 def allow_end_if_stuck(log_probs: Tensor, end: Tensor) -> None:
-    """Allows EOS, in place, if every token is forbidden; `end` `(N,)` is the model's own log-probability of EOS."""
+    """Allows EOS, in place, if all tokens are forbidden; `end` `(N,)` is the model's own log-probability of EOS."""
     is_stuck = log_probs.amax(1) == -INFINITY  # (N,)
     log_probs[:, EOS] = torch.where(is_stuck, allow_if_possible(end), log_probs[:, EOS])
 
 
 def allow_if_possible(log_probs: Tensor) -> Tensor:
-    """Replaces minus infinity by the logarithm of the smallest normal number, so that a required token can be chosen.
+    """Replaces minus infinity with the logarithm of the smallest normal number, so that required tokens can be chosen.
 
     Finite values, such as logits, remain unchanged.
     """

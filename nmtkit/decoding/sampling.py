@@ -1,15 +1,16 @@
 """Samples words with random numbers that are hashes of (seed, line, sample, step, word).
 
-So the words drawn for a line do not depend on its batch, slot or process. Such random numbers are called counter-based
-(Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is SplitMix64 (Steele, Lea and Flood
-2014).
+The words drawn for a line therefore do not depend on its batch, slot or process. Such random numbers are called
+counter-based: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". The hash function is SplitMix64:
+Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
 
-A word is drawn with the Gumbel trick: the word with the largest log-probability + Gumbel noise is a sample of the
-distribution. The trick is applied twice, to blocks of words with their total probabilities, and then to the words of
-the block that was drawn. This is still exact, and needs noise for only a few words. Inverting cumulative sums would
-need even less noise, but rounding, which differs between batches, would then decide between rare words.
+A word is drawn with the Gumbel trick: the word with the largest sum of log-probability and Gumbel noise is a sample
+from the distribution. The trick is applied twice: first to blocks of words and their total probabilities, then to the
+words of the block that was drawn. The result is still exact, but only a few words need noise. Inverting the cumulative
+distribution would need even less noise, but then rounding errors, which differ between batches, could change which rare
+word is drawn.
 
-Letters as in `nmtkit.decoding.beam_search`.
+Notation as in `nmtkit.decoding.beam_search`.
 """
 
 import math
@@ -31,7 +32,7 @@ SECOND_MULTIPLIER = 0x94D049BB133111EB - (1 << 64)
 FIRST_WORD_COUNTER = 1 << 32
 """Counter of word 0. Smaller counters belong to blocks, so that no counter occurs twice in a draw."""
 TOP_P_FIRST_WORDS = 512
-"""Number of words that are sorted first; they usually reach `top_p`, and the rest need not be sorted."""
+"""Number of most likely words that are sorted first. Usually they reach `top_p`, so the rest need not be sorted."""
 
 
 def sample_step(
@@ -42,12 +43,12 @@ def sample_step(
     config: SamplingConfig,
     memory: Memory,
 ) -> Candidates:
-    """Draws one continuation of each live hypothesis, or in the first step all K from the single hypothesis.
+    """Draws one continuation of each hypothesis, or in the first step K continuations of the single hypothesis.
 
     Args:
-        log_probs: the model's own log-probabilities `(N,X)`, after the rules.
+        log_probs: log-probabilities of all continuations after the rules `(N,X)`.
         scores: log-probabilities of the hypotheses `(B,W)`; minus infinity for samples that have ended.
-        lines: each sentence's number within the whole search `(B,)`.
+        lines: the number of each sentence within the whole search `(B,)`.
         positions: the position of each sentence `(B,)`.
         config: the search settings.
         memory: the encoded sources.
@@ -61,7 +62,7 @@ def sample_step(
     line_keys = splitmix64(seeds, lines)  # (B,)
     sample_keys = splitmix64(line_keys[:, None], samples)  # (B,K)
     keys = splitmix64(sample_keys, positions[:, None])  # (B,K)
-    keys = keys.view(len(log_probs), -1)  # (N,K/W): all K in the first step, then one
+    keys = keys.view(len(log_probs), -1)  # (N,K/W): K per hypothesis in the first step, then one
 
     truncated = keep_top_k(log_probs / config.temperature, config.top_k)  # (N,X)
     truncated = keep_top_p(truncated, config.top_p)
@@ -91,7 +92,7 @@ def sample_step(
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
-    """Returns output number `counters` of SplitMix64 with initial state `keys`; both are int64 and broadcast."""
+    """Returns outputs of SplitMix64 with initial states `keys` at indices `counters`; both are int64 and broadcast."""
     mixed = keys + (counters + 1) * INCREMENT
     mixed = mixed ^ _shift_right(mixed, 30)
     mixed = mixed * FIRST_MULTIPLIER
@@ -101,7 +102,7 @@ def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Returns standard Gumbel noise made with `splitmix64`, in float64 if the device supports it."""
+    """Returns standard Gumbel noise computed with `splitmix64`, in float64 if the device supports it."""
     dtype = torch.float64
     bits = 52
     if keys.device.type == "mps":
@@ -113,12 +114,15 @@ def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    """Shifts logically: fills with zeros from the left, whereas torch repeats the sign bit."""
+    """Shifts logically, filling with zeros from the left, whereas torch repeats the sign bit."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
-    """Draws columns `(N,k)` from `log_probs` `(N,X)`, which need not be normalized; each draw has a key `(N,k)`."""
+    """Draws k columns `(N,k)` from each row of `log_probs` `(N,X)`, which need not be normalized.
+
+    `keys` `(N,k)` are the seeds of the draws.
+    """
     n_rows, n_columns = log_probs.shape
     device = keys.device
     keys = keys[:, :, None]  # (N,k,1)
@@ -128,7 +132,7 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
         n_rows, -1, BLOCK
     )  # (N,blocks,BLOCK)
 
-    # 1. Draw a block by the total probability of its columns.
+    # 1. Draw a block according to the total probability of its columns.
     block_log_probs = blocks.logsumexp(2)  # (N,blocks)
     block_counters = torch.arange(blocks.shape[1], device=device)  # (blocks,)
     block_noise = gumbel_noise(keys, block_counters)  # (N,k,blocks)
@@ -149,7 +153,7 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
 def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> Tensor:
     """Expands shortlisted distributions `(N,X')` to all words `(N,X)`, so that draws do not depend on the shortlist.
 
-    The first V' columns belong to `words` `(V',)`, and the others to words that occur only in the source.
+    The first V' columns belong to the shortlisted `words` `(V',)`, and the others to words that can be copied.
     """
     n_rows, n_columns = log_probs.shape
     n_words = len(words)
@@ -165,7 +169,7 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
     """Sets all but the `top_k` largest values of each row `(N,X)` to minus infinity.
 
-    Values equal to the smallest of them are kept, too. 0 keeps all.
+    Values equal to the smallest of these are also kept. If `top_k` is 0, all values are kept.
     """
     if top_k == 0 or top_k >= log_probs.shape[1]:
         return log_probs
@@ -177,14 +181,14 @@ def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
 def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """Keeps the smallest set of most likely words in each row `(N,X)` whose total probability reaches `top_p`.
 
-    The others are set to minus infinity. Probabilities are normalized over the row. The best word is always kept, and
-    so are words as likely as the last one that is kept. 1 keeps all. Holtzman et al. 2020, "The Curious Case of Neural
-    Text Degeneration".
+    The other words are set to minus infinity. Probabilities are normalized over the row. The best word is always kept,
+    and so are words that are as likely as the least likely word of the set. If `top_p` is 1, all words are kept.
+    Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
     """
     if top_p == 1.0:
         return log_probs
     log_total = log_probs.logsumexp(1, keepdim=True)  # (N,1)
-    # Sorting only the first words requires a check whether they suffice, for which the host would wait for the device.
+    # If only some words are sorted, the host must check whether they suffice, and would wait for an accelerator.
     sorts_all = log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
     if sorts_all:
         ordered, _ = log_probs.sort(1, descending=True)  # (N,X)
@@ -199,15 +203,17 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
 
 
 def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Returns the smallest score needed to reach `top_p` `(N,1)`, and whether the scores reach it `(N,)`.
+    """Returns the smallest score that is needed to reach `top_p` `(N,1)`, and whether the scores reach it `(N,)`.
 
-    `ordered` `(N,*)` are the best scores of each row in descending order, `log_total` `(N,1)` is the logsumexp of the
-    complete row.
+    `ordered` `(N,*)` contains the best scores of each row in descending order, and `log_total` `(N,1)` the logsumexp of
+    the complete row.
     """
     probabilities = (ordered - log_total).exp()  # (N,*)
     mass = probabilities.cumsum(1)  # (N,*)
     no_mass = torch.zeros_like(mass[:, :1])  # (N,1)
-    mass_before = mass - mass.diff(dim=1, prepend=no_mass)  # (N,*): total of the better words
+    mass_before = mass - mass.diff(
+        dim=1, prepend=no_mass
+    )  # (N,*): total probability of the better words
     is_superfluous = mass_before >= top_p  # (N,*)
     needed = ordered.masked_fill(is_superfluous, INFINITY)  # (N,*)
     threshold = needed.amin(1, keepdim=True)  # (N,1)
@@ -216,9 +222,10 @@ def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[
 
 
 def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
-    """Sets words with a normalized probability below epsilon to minus infinity in each row `(N,X)`; 0 keeps all.
+    """Sets words with a normalized probability below `epsilon` to minus infinity in each row `(N,X)`.
 
-    The best word is always kept. Hewitt, Manning and Liang 2022, "Truncation sampling as language model desmoothing".
+    The best word is always kept. If `epsilon` is 0, all words are kept. Hewitt, Manning and Liang 2022, "Truncation
+    Sampling as Language Model Desmoothing".
     """
     if epsilon == 0.0:
         return log_probs

@@ -5,7 +5,8 @@ Beam search ranks a hypothesis Y of the source X by
     score(Y, X) = log P(Y|X) / lp(Y) + cp(X, Y)        Wu et al. 2016, "Google's Neural Machine Translation System",
                                                        equation 14
 
-where lp is the length penalty that `search.length_penalty` names and cp the coverage penalty of `search.coverage_kind`.
+where lp is the length penalty selected by `search.length_penalty`, and cp is the coverage penalty selected by
+`search.coverage_kind`.
 """
 
 from abc import ABC, abstractmethod
@@ -24,16 +25,16 @@ MIN_ATTENTION = 2.0**-24
 
 
 class LengthPenalty(ABC):
-    """Divisor of a hypothesis's log-probability; `alpha` is `search.alpha`."""
+    """Divisor of a hypothesis's log-probability. `alpha` is the setting `search.alpha`."""
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 
     @abstractmethod
     def divisors(self, lengths: Tensor) -> Tensor:
-        """Returns the divisor of each length, in tokens including EOS; any shape, float64.
+        """Returns the divisor for each length (a number of tokens with EOS), as float64 in the shape of `lengths`.
 
-        The divisor must not decrease with growing length, since the `exact` stop relies on this.
+        The divisor must not decrease with the length, because the stop condition `exact` relies on this.
         """
 
 
@@ -42,7 +43,7 @@ LENGTH_PENALTIES: Registry[type[LengthPenalty]] = Registry("length penalty")
 
 @LENGTH_PENALTIES.register("none")
 class NoLengthPenalty(LengthPenalty):
-    """1: the score is the log-probability itself."""
+    """A divisor of 1: the score is the log-probability itself."""
 
     @override
     def divisors(self, lengths: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class NoLengthPenalty(LengthPenalty):
 
 @LENGTH_PENALTIES.register("average")
 class AverageLengthPenalty(LengthPenalty):
-    """|Y|^alpha; with alpha 1 the score is the mean log-probability per token."""
+    """|Y|^alpha; if alpha is 1, the score is the mean log-probability per token."""
 
     @override
     def divisors(self, lengths: Tensor) -> Tensor:
@@ -68,14 +69,14 @@ class GnmtLengthPenalty(LengthPenalty):
 
 
 class CoveragePenalty(ABC):
-    """Penalty cp(Y, X), zero or less, that is added to the score of a hypothesis.
+    """Penalty cp(X, Y), zero or less, that is added to the score of a hypothesis.
 
-    `beta` is `search.coverage_penalty`. The coverage of source word i is the total attention that it has received from
-    the target words j so far: c_i = sum_j a_ij.
+    `beta` is the setting `search.coverage_penalty`. The coverage of source word i is the total attention that it has
+    received so far from all target words j: c_i = sum_j a_ij.
     """
 
     guides_choice: ClassVar[bool] = False
-    """Whether the penalty also guides the choice of candidates in a step. If not, it only counts in the ranking of
+    """Whether the penalty also guides the choice of candidates in a step. If not, it counts only in the ranking of
     finished hypotheses."""
 
     def __init__(self, beta: float) -> None:
@@ -87,7 +88,7 @@ class CoveragePenalty(ABC):
 
         Args:
             coverage: c `(...,S)`, in float32 or wider.
-            words: mask of the source words to cover, without EOS.
+            words: mask of the source words that should be covered, without EOS; broadcast to the shape of `coverage`.
         """
 
 
@@ -129,18 +130,18 @@ def coverage_score(penalty: CoveragePenalty, coverage: Tensor, words: Tensor) ->
 
 
 def source_words(mask: Tensor) -> Tensor:
-    """Returns the mask `(B,S)` of real tokens, without the final EOS."""
+    """Returns the mask of real tokens without the final EOS, `(B,S)`; `mask` `(B,S)` includes it."""
     has_next = pad(mask[:, 1:], (0, 1))  # (B,S): whether the next token is real
     return mask & has_next
 
 
 def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """Multiplies the log-probabilities `(N,X)` of tokens in the history `(N,t)` by `penalty`; returns a new tensor.
+    """Returns a copy of `log_probs` `(N,X)` with the values of tokens in `history` `(N,t)` multiplied by `penalty`.
 
     Log-probabilities are never positive, so this never favors a token. The history is negative after its last token.
     Keskar et al. 2019, "CTRL: A Conditional Transformer Language Model for Controllable Generation", section 4.1.
     """
     is_repeated = torch.zeros_like(log_probs, dtype=torch.bool)  # (N,X)
-    # Entries after the end of a history write False to the column of PAD, which is always forbidden.
+    # Entries after the end of a history write False to the column of PAD, which is always forbidden anyway.
     is_repeated.scatter_(1, history.clamp(min=PAD), history >= 0)
     return torch.where(is_repeated, log_probs * penalty, log_probs)

@@ -1,6 +1,6 @@
 """The state of a search between two steps, for all sentences that are decoded together.
 
-Each sentence has a slot with W hypotheses. Sentences may be at different positions. Letters as in
+Each sentence has a slot with W hypotheses. Sentences may be at different positions. Notation as in
 `nmtkit.decoding.beam_search`.
 """
 
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SentenceState(Rows):
-    """The sentences of a batch; tensors have one row for each of B sentences."""
+    """The sentences of a batch; all tensors have one row for each of the B sentences."""
 
     number: Tensor
     """Each sentence's number within the whole search, `(B,)`."""
@@ -40,31 +40,31 @@ class SentenceState(Rows):
     """Last token of each hypothesis `(B,W)`. A copied word outside the vocabulary has the id V plus its first source
     position."""
     scores: Tensor
-    """Log-probabilities of the hypotheses `(B,W)`; minus infinity if their sentence is done."""
+    """Log-probabilities of the hypotheses `(B,W)`; minus infinity for hypotheses that are not continued."""
     last_position: Tensor
-    """The position of the last token that the length limit allows, `(B,)`."""
+    """Position of the last token within the length limit, `(B,)`."""
     done: Tensor
     """Whether the search of the sentence has ended, `(B,)`, bool."""
     n_finished: Tensor
     """Number of finished hypotheses in each group `(B,G)`."""
     best_finished: Tensor | None = None
-    """Ranking scores of the best finished hypotheses, best first: `(B,n_best)` for the stop `exact`, `(B,K)` for
-    `huggingface`; None for `first_k`, which only counts them."""
+    """Ranking scores of the best finished hypotheses, best first: `(B,n_best)` if the setting `stop` is `exact`,
+    `(B,K)` if it is `huggingface`, and None if it is `first_k`, which only counts them."""
     prompt_lengths: Tensor | None = None
-    """Number of tokens in each prompt, `(B,)`; None without prompts. Positions include these tokens."""
+    """Number of tokens in each prompt, `(B,)`; None without prompts. Positions also count these tokens."""
     prefix: Tensor | None = None
     """Forced ids, preceded by the prompts, `(B,P)`, padded with PAD; None without prefixes."""
     constraints: Constraints | None = None
     """Terms that the translations must or must not contain; None without terms."""
     shortlist_mask: Tensor | None = None
-    """Mask of each sentence's shortlisted words `(B,V)`, bool; None for the whole vocabulary."""
+    """Mask of each sentence's shortlisted words `(B,V)`, bool; None if the whole vocabulary is allowed."""
     repetition_penalties: Tensor | None = None
     """Repetition penalty of each hypothesis, summed over its tokens, `(B,W)`; None without a repetition penalty."""
     diversity_penalties: Tensor | None = None
-    """Diversity penalty of each hypothesis, summed over its tokens, `(B,W)`; None for a single group."""
+    """Diversity penalty of each hypothesis, summed over its tokens, `(B,W)`; None if there is only one group."""
 
     def tokens_after_prompt(self, position: Tensor, maximum: int) -> Tensor:
-        """Returns the number of tokens between the end of each prompt and a position `(B,)`: `(B,)`.
+        """Returns the number of tokens from the end of each prompt to a position `(B,)`: `(B,)`.
 
         Sentences that are done may be beyond their limit, so with prompts the result is clamped to `maximum`.
         """
@@ -73,7 +73,7 @@ class SentenceState(Rows):
         return (position - self.prompt_lengths).clamp(min=0, max=maximum)
 
     def forced_token(self, position: Tensor) -> Tensor | None:
-        """Returns the prefix token at each position `(B,)`: `(B,)`, PAD after the prefix; None without a prefix."""
+        """Returns the prefix token at each position `(B,)`: `(B,)`, PAD after the prefix. None without prefixes."""
         if self.prefix is None:
             return None
         prefix_length = self.prefix.shape[1]
@@ -85,31 +85,31 @@ class SentenceState(Rows):
 
 @dataclass(frozen=True)
 class HypothesisState(Rows):
-    """State that a hypothesis inherits from its parent; tensors have one row for each of N hypotheses."""
+    """State that a hypothesis inherits from its parent; all tensors have one row for each of the N hypotheses."""
 
     model: DecoderState
     """Decoder state of the model."""
     history: Tensor | None = None
-    """All tokens so far `(N,*)`, padded with NO_TOKEN; None if nothing reads them."""
+    """All tokens so far `(N,*)`, padded with NO_TOKEN; None if they are not needed."""
     coverage: Tensor | None = None
     """Sum of all attention so far `(N,S)`; None before the first step or without a coverage penalty."""
     progress: ConstraintProgress | None = None
-    """How far the constraints are met; None without constraints."""
+    """Progress towards the constraints; None without constraints."""
 
 
 @dataclass
 class SearchState:
-    """The complete state of a search. A step replaces its tensors, and writes in place only into the cache."""
+    """The complete state of a search. A step replaces the tensors, and writes in place only into the cache."""
 
     sentences: SentenceState
     hypotheses: HypothesisState
     cache: KVCache
     divisors: Tensor
-    """Length penalties of 1, 2, ... tokens, up to the longest limit, `(longest,)`."""
+    """Length penalty for each length from 1 to the longest limit, `(longest,)`."""
     limits: list[int]
-    """Length limits, on the host, of the sentences that the state began with."""
+    """Length limits of the sentences that the state was created for, on the host."""
     word_starts: Tensor | None = None
-    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; None if not needed."""
+    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; None if it is not needed."""
 
     @property
     def constraints(self) -> ConstrainedBeam | None:
@@ -124,19 +124,19 @@ class SearchState:
 
     @property
     def history(self) -> Tensor | None:
-        """The tokens of each hypothesis `(N,t)`, up to the length of the longest; None if nothing reads them."""
+        """The tokens of each hypothesis `(N,t)`, up to the length of the longest one; None if they are not needed."""
         history = self.hypotheses.history
         if history is None:
             return None
         return history[:, : self.cache.length - 1]
 
-    def compact(self, order: Integers) -> None:
-        """Keeps only the rows in `order`, in this order, which should move few of them: see `compaction_order`."""
+    def keep_slots(self, order: Integers) -> None:
+        """Keeps only the slots in `order`, and renumbers them in this order. It should come from `order_live_slots`."""
         scores = self.sentences.scores
         width = scores.shape[1]
         device = scores.device
         n_sentences = len(order)
-        # Sentences that stay in their row are not copied. The others move to the rows of dropped sentences.
+        # Sentences that stay in their slot are not copied. The others move to the slots of removed sentences.
         holes = np.flatnonzero(order != np.arange(n_sentences))  # (M,)
         movers = order[holes]  # (M,)
         host_holes = torch.from_numpy(holes)
@@ -152,12 +152,15 @@ class SearchState:
         self.cache.compact_batch(host_holes, host_movers, n_sentences)
 
     def insert(self, slots: Tensor, other: "SearchState", model: Decoder) -> None:
-        """Puts the sentences of another state into slots `(M,)`; both states have made a step and have the same S."""
-        # never true for captured steps, whose tensors must not be replaced
+        """Puts the sentences of another state into slots `(M,)`.
+
+        Both states must have taken at least one step, and must have the same number of source columns.
+        """
+        # This is never the case for captured steps, whose tensors must not be replaced.
         if len(other.divisors) > len(self.divisors):
             self.divisors = other.divisors
 
-        # The two batches' shortlists differ in size, so remove both and build a new one for all sentences.
+        # The shortlists of the two states differ in size, so both are replaced with a new one for all sentences.
         memory = with_shortlist(model, self.sentences.memory, None)
         sentences = replace(self.sentences, memory=memory)
         new_memory = with_shortlist(model, other.sentences.memory, None)
@@ -181,7 +184,8 @@ class SearchState:
     ) -> "SearchState":
         """Returns a copy with a fixed number of slots and positions, whose tensors never change their size.
 
-        The sentences of this state take the first slots. The other slots get copies of the last sentence, marked done.
+        The sentences of this state occupy the first slots. The other slots contain copies of the last sentence that are
+        marked as done.
         """
         scores = self.sentences.scores
         device = scores.device
@@ -210,7 +214,7 @@ class SearchState:
         return replace(self, cache=copy(self.cache))
 
     def mutable_tensors(self) -> list[Tensor]:
-        """Returns the tensors that a step replaces, in a fixed order: all except `divisors` and the cache entries."""
+        """Returns, in a fixed order, the tensors that a step replaces: all except `divisors` and the cache entries."""
         return [
             *self.sentences.tensors(),
             *self.hypotheses.tensors(),
@@ -218,7 +222,7 @@ class SearchState:
         ]
 
     def _hypothesis_rows(self, sentences: Tensor) -> Tensor:
-        """Returns the hypothesis rows of sentences `(M,)`: `(M*W,)`."""
+        """Converts the rows of sentences `(M,)` to the rows of their hypotheses `(M*W,)`."""
         width = self.sentences.scores.shape[1]
         offsets = torch.arange(width, device=sentences.device)  # (W,)
         return (sentences[:, None] * width + offsets).flatten()

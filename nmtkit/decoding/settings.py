@@ -49,45 +49,48 @@ class SearchConfig(Settings):
     size_key: ClassVar[Literal["beam_size", "samples"]] = "beam_size"
     """Key of the setting for the number of hypotheses."""
     accepts_constraints: ClassVar[bool] = True
-    """Whether this kind of search supports required terms; only a single beam does."""
+    """Whether this kind of search supports constraints. Beam search supports them only with a single group."""
 
     min_length: Length = Field(default=0, ge=0)
-    """Minimum number of tokens of a hypothesis, without EOS. Until it is reached EOS is forbidden; the program of See
-    et al. instead discards hypotheses that end too early."""
+    """Minimum number of tokens of a hypothesis, without EOS. EOS is forbidden until the minimum is reached, whereas the
+    program of See et al. 2017 discards hypotheses that end too early."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
     """Minimum number of tokens per source token, without EOS. The larger of this minimum and min_length applies, but
-    max_length takes precedence."""
+    max_length takes precedence over both."""
     max_length: Length = Field(default=256, ge=1)
-    """Maximum number of tokens of a hypothesis, including EOS; the learned positions of a model are a limit, too. In
-    beam search at_limit decides what happens to hypotheses that reach it."""
+    """Maximum number of tokens of a hypothesis, including EOS. The number of learned position embeddings of a model is
+    also a limit. In beam search, at_limit decides what happens to hypotheses that reach the limit."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """Maximum number of tokens per source token, plus max_length_offset. The smaller of this maximum and max_length
-    applies; with 0 only max_length does."""
+    """Maximum number of tokens per source token, to which max_length_offset is added. The smaller of this maximum and
+    max_length applies. 0 turns this maximum off."""
     max_length_offset: Length = Field(default=30, ge=0)
-    """Number of tokens that are added to the maximum by max_length_ratio."""
+    """Number of tokens that are added to the maximum given by max_length_ratio."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """No hypothesis repeats an n-gram of this many tokens, nor one of its prompt. 3 is trigram blocking; 0 is off."""
+    """Length of n-grams that a hypothesis may not repeat, including the n-grams of its prompt. 3 is trigram blocking.
+    0 turns it off."""
     repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
-    """Factor on the log-probability of a token that the hypothesis, or its prompt, already contains; affects the
-    ranking only. 1 is off."""
+    """Factor by which the log-probability of a token is multiplied if the hypothesis or its prompt already contains the
+    token. This affects the choice of tokens and the ranking, but not the log-probabilities in the output. 1 turns it
+    off."""
     forbid_unknown: bool = False
-    """Never write the unknown-word token."""
+    """Never generate the unknown-word token."""
     rule: RuleName | None = None
-    """A registered rule that applies in addition to the other rules. brackets: write well-formed trees in linear form,
-    with one placeholder for each word of the source; the length limit is raised if a tree needs more tokens. The task
-    parsing uses it."""
+    """A registered rule that applies in addition to the other rules. brackets: generate well-formed trees in linear
+    form, with one placeholder for each word of the source; the length limit is raised if a tree needs more tokens. The
+    task parsing uses this rule."""
     certain_prefix: bool = False
-    """Count a forced prefix with a probability of 1 in the score (forced_bos_token_id of Hugging Face)."""
+    """Count a forced prefix with a probability of 1 in the score, like forced_bos_token_id of Hugging Face."""
 
     length_penalty: LengthPenaltyName = "average"
-    """Divisor of the log-probability. none: 1. average: |Y|^alpha. gnmt: ((5+|Y|)/6)^alpha. |Y| includes EOS."""
+    """Divisor of the log-probability in the score. none: 1. average: |Y|^alpha. gnmt: ((5+|Y|)/6)^alpha. |Y| is the
+    number of tokens, including EOS."""
     alpha: float = Field(default=1.0, ge=0.0)
-    """Strength of the length penalty; 0 is none."""
+    """Strength of the length penalty; 0 turns it off."""
     coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
-    """Strength (beta) of the coverage penalty. The model needs attention."""
+    """Strength (beta) of the coverage penalty, which requires a model with attention; 0 turns it off."""
     coverage_kind: CoveragePenaltyName = "gnmt"
-    """gnmt: penalizes source words with little attention, once the hypothesis has ended. summary: penalizes source
-    words with more than one word's attention, in every step."""
+    """Kind of coverage penalty. gnmt: penalizes source words that have received little attention by the end of the
+    hypothesis. summary: penalizes source words that have received a total attention of more than 1, in every step."""
 
     @property
     def n_hypotheses(self) -> int:
@@ -96,22 +99,22 @@ class SearchConfig(Settings):
 
     @property
     def n_groups(self) -> int:
-        """Number of groups in diverse beam search, each with its own beam."""
+        """Number of groups in diverse beam search, each of which has its own beam."""
         return 1
 
     @property
     def effective_stop(self) -> Stop:
-        """The condition that ends the search for a sentence; defined for all kinds of search."""
+        """The setting `stop` as it applies to this search; `first_k` for kinds of search without the setting."""
         return "first_k"
 
     @property
     def effective_at_limit(self) -> AtLimit:
-        """The treatment of hypotheses that reach the length limit; defined for all kinds of search."""
+        """The setting `at_limit` as it applies to this search; `behind` for kinds of search without the setting."""
         return "behind"
 
     @property
     def needs_all_hypotheses(self) -> bool:
-        """Whether the output is chosen from all hypotheses of a finished search, regardless of `n_best`."""
+        """Whether the outputs are chosen from all hypotheses of a finished search, regardless of `n_best`."""
         return False
 
     def build_length_penalty(self) -> LengthPenalty:
@@ -130,8 +133,8 @@ class SearchConfig(Settings):
     def _settings_fit_together(self) -> "SearchConfig":
         if self.min_length >= self.max_length:
             raise ValueError(
-                f"min_length {self.min_length} leaves no room below max_length {self.max_length} (which counts the end "
-                "of the sentence): lower min_length or raise max_length"
+                f"min_length {self.min_length} leaves no room below max_length {self.max_length}, which includes the "
+                "end of the sentence: lower min_length or raise max_length"
             )
         fault = "" if self.rule is None else RULES.get(self.rule).fault(self)
         if fault:
@@ -139,65 +142,64 @@ class SearchConfig(Settings):
         return self
 
     def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
-        """Raises a RecipeError if one of the keys has no effect with these settings or with this model."""
+        """Raises a RecipeError if one of the given keys has no effect with these settings or with this model."""
         source_limits = ["max_length_ratio", "max_length_offset", "min_length_ratio"]
-        text_models = (
-            "models that read a text, and this one reads none: give min_length or max_length"
-        )
-        # Keys, whether they have an effect, and the end of the error message "KEY is for ...".
+        no_source = "on a model that does not read a text: set min_length or max_length instead"
+        # Each condition: the keys, whether they have an effect, and the end of the message "KEY has no effect ...".
         conditions = [
             (
                 ["alpha"],
                 self.length_penalty != "none",
-                "a length penalty, and there is none: give length_penalty too",
+                "without a length penalty: set length_penalty too",
             ),
-            (source_limits, reads_text, text_models),
+            (source_limits, reads_text, no_source),
             (
                 ["max_length_offset"],
                 self.max_length_ratio > 0,
-                "a limit by the source: give max_length_ratio too",
+                "without a limit that depends on the source: set max_length_ratio too",
             ),
             (
                 ["coverage_kind"],
                 self.coverage_penalty > 0,
-                "a coverage penalty: give coverage_penalty too",
+                "without a coverage penalty: set coverage_penalty too",
             ),
         ]
-        for conditional_keys, has_effect, purpose in conditions:
+        for conditional_keys, has_effect, reason in conditions:
             if has_effect:
                 continue
             for key in conditional_keys:
                 if key in keys:
-                    raise RecipeError(f"{key} is for {purpose}")
+                    raise RecipeError(f"{key} has no effect {reason}")
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search does not support constraints."""
         if self.rule is not None:
             raise RecipeError(
-                f"the rule {self.rule} decides every token: remove terms and prefixes"
+                f"the rule {self.rule} cannot be combined with terms or prefixes: remove them"
             )
         if self.n_groups > 1 or not self.accepts_constraints:
-            raise RecipeError("terms need a single beam: remove samples and diversity_groups")
+            raise RecipeError("terms require a single beam: remove samples and diversity_groups")
 
 
 class BeamConfig(SearchConfig):
-    """Beam search."""
+    """Settings of beam search."""
 
     kind: Literal["beam"] = "beam"
-    """How outputs are found: by beam search, by sampling, or by mbr, which chooses the sample with the least Bayes
+    """How outputs are found: by beam search, by sampling, or by mbr, which chooses the sample with the lowest Bayes
     risk."""
     beam_size: Beam = Field(default=5, ge=1)
     """Number of hypotheses in the beam of each sentence; 1 is greedy search."""
     stop: Stop = "first_k"
-    """When the search of a sentence ends. first_k: once beam_size hypotheses have ended. exact: once no unfinished
-    hypothesis can become better (slow). huggingface, as in `generate`: once beam_size hypotheses have ended and no
-    unfinished one has a better score at its present length."""
+    """When the search for a sentence ends. first_k: once beam_size hypotheses have ended. exact: once no unfinished
+    hypothesis can become better (slow). huggingface: once beam_size hypotheses have ended and no unfinished one has a
+    better score at its current length, as in Hugging Face's `generate`."""
     at_limit: AtLimit = "behind"
-    """What happens to hypotheses that reach max_length. behind: they are returned unfinished, ranked after all that
-    ended. compete: they are returned unfinished, ranked together with those that ended. end: their last token becomes
-    EOS, with a probability of 1 (forced_eos_token_id of Hugging Face)."""
+    """What happens to hypotheses that reach max_length. behind: they are returned unfinished and ranked after all
+    hypotheses that ended. compete: they are returned unfinished and ranked together with those that ended. end: their
+    last token becomes EOS, with a probability of 1, like forced_eos_token_id of Hugging Face."""
     diversity_groups: Beam = Field(default=1, ge=1)
-    """Diverse beam search: number of groups in the beam. Each group avoids the words of the groups before it."""
+    """Number of groups in diverse beam search, which share the beam equally. In each step, a group avoids words that
+    earlier groups have chosen."""
 
     @property
     @override
@@ -212,7 +214,8 @@ class BeamConfig(SearchConfig):
     @property
     @override
     def effective_stop(self) -> Stop:
-        # A greedy search ends with its first finished hypothesis, unless `exact` continues to look for a better one.
+        # A greedy search ends with its first finished hypothesis, except that `exact` continues to look for a better
+        # one.
         is_greedy = self.beam_size == 1
         if is_greedy and self.stop != "exact":
             return "first_k"
@@ -232,14 +235,18 @@ class BeamConfig(SearchConfig):
     def _groups_have_equal_size(self) -> "BeamConfig":
         if self.beam_size % self.diversity_groups:
             raise ValueError(
-                f"diversity_groups: {self.diversity_groups} groups of equal size do not make a beam of "
-                f"{self.beam_size}; set beam_size to a multiple"
+                f"diversity_groups: a beam of {self.beam_size} cannot be divided into {self.diversity_groups} groups "
+                "of equal size; set beam_size to a multiple of diversity_groups"
             )
         return self
 
 
 class SamplingConfig(SearchConfig):
-    """Sampling from the model's distribution."""
+    """Settings of sampling from the model's distribution.
+
+    Samples that ended are ranked before those that were cut at the length limit. The scores use the model's own
+    probabilities, before temperature and truncation.
+    """
 
     size_key = "samples"
     accepts_constraints = False
@@ -248,15 +255,17 @@ class SamplingConfig(SearchConfig):
     samples: Beam = Field(default=1, ge=1)
     """Number of outputs to draw for each sentence."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
-    """Divisor of the log-probabilities. Below 1, likely words become more likely."""
+    """Divisor of the log-probabilities. Values below 1 make likely words even more likely."""
     top_k: int = Field(default=0, ge=0)
-    """Draw only from the k most likely words. 0 is all."""
+    """Draw only from the k most likely words. 0 turns this off."""
     top_p: float = Field(default=1.0, ge=0.001, le=1.0)
-    """Draw only from the most likely words, as few as reach this total probability. 1 is all."""
+    """Draw only from the smallest set of most likely words whose total probability reaches this value. 1 turns this
+    off."""
     epsilon: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Draw only words of at least this probability. 0 is all."""
+    """Draw only words that have at least this probability. 0 turns this off."""
     seed: int = Field(default=1, ge=0)
-    """Seed of the random numbers. The outputs for a line depend on the seed and the line number, not on its batch."""
+    """Seed of the random numbers. The outputs for a line depend on the seed and on the number of the line, but not on
+    its batch."""
 
     @property
     @override
@@ -265,17 +274,17 @@ class SamplingConfig(SearchConfig):
 
 
 class MbrConfig(SamplingConfig):
-    """Minimum Bayes risk decoding: the sample that is most similar to all others.
+    """Settings of minimum Bayes risk decoding, which chooses the sample that is most similar to all samples.
 
-    Its score is its expected utility, the mean of `metric` against all samples. Eikema and Aziz 2020, "Is MAP Decoding
-    All You Need? The Inadequacy of the Mode in Neural Machine Translation".
+    The score of a sample is its expected utility, the mean of `metric` against all samples. Eikema and Aziz 2020, "Is
+    MAP Decoding All You Need? The Inadequacy of the Mode in Neural Machine Translation".
     """
 
     kind: Literal["mbr"] = "mbr"  # type: ignore[assignment]  # pydantic lets a subclass replace a field
     samples: Beam = Field(default=16, ge=1)
-    """Number of outputs to draw for each sentence, of which one is chosen."""
+    """Number of samples to draw for each sentence, one of which is chosen."""
     metric: Literal["chrf", "bleu"] = "chrf"
-    """The sentence metric that compares samples: chrF or BLEU."""
+    """The sentence-level metric that compares samples: chrF or BLEU."""
 
     @property
     @override
@@ -292,25 +301,29 @@ SEARCH_FIELDS = {
     key: field for settings in KINDS.values() for key, field in settings.model_fields.items()
 }
 """The settings of all kinds of search, by key."""
-_PURPOSES = {
-    "beam": "beam search, and sampling does not use it: remove one of the two",
-    "sampling": "sampling: give samples too, 1 for one translation of each line",
-    "mbr": "minimum Bayes risk: give mbr too",
+_REQUIREMENTS = {
+    "beam": "when sampling: remove it, or use beam search instead of sampling",
+    "sampling": "without sampling: set samples too, for example to 1 for one translation of each line",
+    "mbr": "without minimum Bayes risk decoding: set mbr too",
 }
-"""End of the error message "KEY is for ...", by kind of search."""
+"""End of the error message "KEY has no effect ...", by the kind of search that the key belongs to."""
 
 
 def kind_of_search(search: SearchConfig) -> str:
-    """Returns a search's kind, as recipes name it."""
+    """Returns the name of a search's kind, as in recipes."""
     return next(name for name, settings in KINDS.items() if type(search) is settings)
 
 
 def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
-    """Returns the keys with the kind of search that they choose; without a kind if they do not change it.
+    """Returns the keys together with the `kind` of search that they select, if they select one.
 
-    `samples` chooses sampling, and `beam_size` chooses beam search, as in options and older recipes. This also accepts
-    two forms that are not settings: `mbr` is the metric of minimum Bayes risk, or "none", and `samples: 0` chooses beam
-    search. `kind` is the current kind, or "" if unknown.
+    `samples` selects sampling, and `beam_size` selects beam search, as in options and older recipes. Two forms that are
+    not settings are also accepted: `mbr` is the metric of minimum Bayes risk decoding, or "none" to end it, and
+    `samples: 0` selects beam search.
+
+    Args:
+        keys: settings of a search.
+        kind: the current kind of the search, or "" if it is not known.
     """
     chosen = dict(keys)
     metric = chosen.pop("mbr", None)
@@ -333,11 +346,11 @@ def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
 
 
 def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies changes to the keys of a search. If its kind changes, drops the keys that the new kind does not have."""
+    """Returns the settings of a search after changes. If its kind changes, drops settings that the new kind lacks."""
     old_kind = search.get("kind", "beam")
     new_kind = changes.get("kind", old_kind)
     merged = dict(search)
-    # an invalid kind is reported later
+    # An invalid kind is reported later.
     is_valid_kind = isinstance(new_kind, str) and new_kind in KINDS
     if new_kind != old_kind and is_valid_kind:
         new_fields = KINDS[new_kind].model_fields
@@ -347,10 +360,10 @@ def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 
 
 def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
-    """Returns a search with changes to some of its keys, which may choose another kind: see `with_kind`.
+    """Returns a search with some of its settings changed; this may also change its kind: see `with_kind`.
 
     Raises:
-        RecipeError: a key or a value is invalid, or a key belongs to another kind of search.
+        RecipeError: a key or a value is invalid, or a key belongs to a different kind of search.
     """
     changes = with_kind(changes, kind_of_search(search))
     merged = merge_search(search.model_dump(), changes)
@@ -363,7 +376,7 @@ def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchCon
     for key in changes:
         if key not in settings.model_fields and key in SEARCH_FIELDS:
             kind_of_key = next(name for name, other in KINDS.items() if key in other.model_fields)
-            raise RecipeError(f"{key} is for {_PURPOSES[kind_of_key]}")
+            raise RecipeError(f"{key} has no effect {_REQUIREMENTS[kind_of_key]}")
     return parse(settings, merged, "option")
 
 
@@ -377,18 +390,18 @@ AnySearch = Annotated[
     Annotated[BeamConfig | SamplingConfig | MbrConfig, Field(discriminator="kind")],
     BeforeValidator(_with_default_kind),
 ]
-"""Type of a setting that holds a search of any kind; without `kind` it is beam search."""
+"""Type of a setting that contains a search of any kind. Without `kind`, it is beam search."""
 
 
 def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
-    """Returns the minimum number of tokens of each translation, without EOS, `(B,)`; always below `max_length`.
+    """Returns the minimum number of tokens of each translation, without EOS, `(B,)`; always less than `max_length`.
 
-    `src_lengths` `(B,)` include EOS.
+    `src_lengths` `(B,)` are the numbers of source tokens, including EOS.
     """
     src_tokens = src_lengths.double() - 1  # (B,)
     by_source = src_tokens * settings.min_length_ratio  # (B,)
     by_source = by_source.floor()
-    # Clamped before the conversion: a number above the largest int64 would become negative.
+    # Clamped before the conversion, because a number above the largest int64 would become negative.
     by_source = by_source.clamp(max=settings.max_length).long()
     return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
 
@@ -401,7 +414,7 @@ def max_lengths(
 ) -> Tensor:
     """Returns the maximum number of tokens of each translation, including EOS, `(B,)`, at least 1.
 
-    The limit is raised if necessary for the minimum length, a forced prefix or required tokens.
+    The maximum is raised if the minimum length, a forced prefix or required tokens make this necessary.
 
     Args:
         settings: the search settings.
@@ -409,8 +422,8 @@ def max_lengths(
         prefix: the forced prefix of each translation `(B,P)`, padded with PAD.
         required: number of tokens, without EOS, that constraints or a rule require `(B,)`.
     """
-    # Single precision, unlike in `min_lengths`. Neither precision rounds all products as decimal arithmetic would, and
-    # existing results depend on the rounding here.
+    # Single precision, unlike in `min_lengths`. In either precision, some products are rounded to a different integer
+    # than in decimal arithmetic. The precision is kept because changing it would change existing results.
     by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
     by_source = by_source.clamp(max=settings.max_length).long()
     if settings.max_length_ratio:
@@ -420,7 +433,7 @@ def max_lengths(
     shortest_limits = min_lengths(settings, src_lengths) + 1  # (B,)
     limits = by_source.maximum(shortest_limits).clamp(max=settings.max_length)  # (B,)
 
-    needed = torch.ones_like(limits)  # (B,): EOS
+    needed = torch.ones_like(limits)  # (B,): one token for EOS
     if prefix is not None:
         needed += (prefix > PAD).sum(1)  # NEW_WORD is negative
     if required is not None:

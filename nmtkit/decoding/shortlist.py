@@ -1,10 +1,10 @@
-"""Vocabulary shortlists: the few target tokens that a search considers for the tokens of a source.
+"""Vocabulary shortlists: the few target tokens that a search considers, given the tokens of the source.
 
 Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.3, and Mi et al.
-2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are the target tokens most
-often linked to each of its tokens in aligned pairs, and the most frequent target tokens.
+2016, "Vocabulary Manipulation for Neural Machine Translation". The candidates for a sentence are the target tokens that
+are most often linked to its tokens in aligned sentence pairs, and the most frequent target tokens.
 
-A shortlist is a text file. Its ids are those of the run's vocabulary files:
+A shortlist is stored in a text file with the ids of the run's vocabulary files:
 
     nmtkit shortlist 1
     vocabularies CHECKSUM SOURCE_SIZE TARGET_SIZE
@@ -12,8 +12,8 @@ A shortlist is a text file. Its ids are those of the run's vocabulary files:
     SOURCE_ID TARGET_ID TARGET_ID ...
     end
 
-Each source token with candidates has a line. The lines are in the order of source ids, and the most frequently linked
-candidates come first.
+Each source token that has candidates has a line. The lines are sorted by source id, and in each line the most
+frequently linked candidates come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,20 +36,20 @@ from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS
 
 HEAD = "nmtkit shortlist 1"
 END = "end"
-MAKE_HINT = "`nmtkit align --shortlist FILE` makes one"
+MAKE_HINT = "`nmtkit align --shortlist FILE` creates one"
 LINKS_AT_ONCE = 1 << 20
-"""Number of links to collect before they are counted."""
+"""Number of links that are collected before they are counted."""
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The candidates of every source token."""
+    """The candidates for every source token."""
 
     starts: Tensor
-    """Index in `words` at which each source token's candidates begin, followed by the length of `words`: `(V_src+1,)`,
-    int64."""
+    """Index in `words` at which the candidates of each source token begin, followed by the length of `words`:
+    `(V_src+1,)`, int64."""
     words: Tensor
-    """The candidates of all source tokens, concatenated, best first for each token: `(M,)`, int64."""
+    """The candidates for all source tokens, one token after another, best first for each token: `(M,)`, int64."""
     always: Tensor
     """Mask of the tokens that are candidates for every sentence: frequent and special tokens, `(V,)`, bool."""
 
@@ -57,7 +57,7 @@ class Shortlist:
     def from_candidates(
         cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], vocabulary_size: int
     ) -> "Shortlist":
-        """Builds a shortlist; `candidates` are those of each source token, `frequent` those of every sentence."""
+        """Builds a shortlist from the `candidates` for each source token and the `frequent` ones for every sentence."""
         counts = [len(row) for row in candidates]
         starts = np.cumsum([0, *counts], dtype=np.int64)  # (V_src+1,)
         n_words = int(starts[-1])
@@ -68,16 +68,16 @@ class Shortlist:
         return cls(torch.from_numpy(starts), torch.from_numpy(words), always)
 
     def to(self, device: torch.device) -> "Shortlist":
-        """Returns the shortlist on a device."""
+        """Returns a copy of the shortlist on a device."""
         return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
 
     def candidates(self, batch: Batch, copies: bool, prefix: Tensor | None = None) -> Tensor:
-        """Returns a mask of each sentence's candidates, `(B,V)`, bool.
+        """Returns a mask of the candidates for each sentence, `(B,V)`, bool.
 
         Args:
             batch: the sources.
-            copies: whether to include source tokens that are in the target vocabulary.
-            prefix: further extended ids to include `(B,P)`.
+            copies: whether to include source tokens that are also in the target vocabulary.
+            prefix: other extended ids to include `(B,P)`.
         """
         src = batch.inputs.ids  # (B,S)
         device = src.device
@@ -85,8 +85,8 @@ class Shortlist:
         ends = self.starts[src + 1].flatten()  # (B*S,)
         counts = ends - starts  # (B*S,)
 
-        # The candidates of all source tokens, one token after the other: M = counts.sum(). Candidate m is in `words` at
-        # `start + m - n_before`, with the values of its source token.
+        # The candidates for all source tokens, one token after another: M = counts.sum(). Candidate m is in `words` at
+        # the index start + m - n_before, where start and n_before belong to its source token.
         n_before = counts.cumsum(0) - counts  # (B*S,)
         offsets = (starts - n_before).repeat_interleave(counts)  # (M,)
         words = self.words[offsets + torch.arange(len(offsets), device=device)]  # (M,)
@@ -109,7 +109,7 @@ class Shortlist:
 
 
 class LinkCounts:
-    """Counts links between source and target tokens; memory grows with the number of distinct links.
+    """Counts links between source and target tokens. The memory grows with the number of distinct links.
 
     Args:
         src_size: size of the source vocabulary.
@@ -120,16 +120,16 @@ class LinkCounts:
         self._src_size = src_size
         self._tgt_size = tgt_size
         # A link is encoded as one integer, source id * target size + target id.
-        self._links = np.empty(0, dtype=np.int64)  # distinct links, ascending
-        self._counts = np.empty(0, dtype=np.int64)  # how often each link occurred
-        # how often each target token occurred
+        self._links = np.empty(0, dtype=np.int64)  # the distinct links in ascending order
+        self._counts = np.empty(0, dtype=np.int64)  # how often each of `_links` occurred
+        # How often each target token occurred.
         self._occurrences = np.zeros(tgt_size, dtype=np.int64)
-        self._recent_links: list[int] = []  # not counted yet
+        self._recent_links: list[int] = []  # links that have not been counted yet
 
     def add(
         self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]
     ) -> None:
-        """Counts the links between the words of a sentence pair; `src` and `tgt` contain the token ids of each word."""
+        """Counts the links between the words of a sentence pair; `src` and `tgt` are the token ids of each word."""
         for src_word, tgt_word in links:
             for src_id in src[src_word]:
                 first_link = src_id * self._tgt_size
@@ -141,7 +141,7 @@ class LinkCounts:
             self._count()
 
     def _count(self) -> None:
-        """Adds the recent links to the table of links."""
+        """Adds the recent links to `_links` and `_counts`."""
         recent_links = np.array(self._recent_links, dtype=np.int64)
         self._recent_links = []
         links, counts = np.unique(recent_links, return_counts=True)
@@ -152,7 +152,7 @@ class LinkCounts:
         np.add.at(self._counts, places, all_counts)
 
     def candidates(self, best: int) -> list[list[int]]:
-        """Returns the target tokens most frequently linked to each source token, at most `best` each."""
+        """Returns the target tokens that are most frequently linked to each source token, at most `best` for each."""
         self._count()
         src_ids, tgt_ids = np.divmod(self._links, self._tgt_size)
         # Sorted by source token, then by descending frequency, then by target id.
@@ -167,7 +167,7 @@ class LinkCounts:
         return candidates
 
     def frequent(self, limit: int) -> list[int]:
-        """Returns the most frequent target tokens, except special tokens, at most `limit`."""
+        """Returns at most `limit` of the most frequent target tokens, without special tokens."""
         by_frequency = np.argsort(-self._occurrences, kind="stable")
         occurs = self._occurrences[by_frequency] > 0
         is_special = by_frequency < len(SPECIALS)
@@ -182,12 +182,12 @@ def shortlist_writer(
 ) -> Iterator[LinkCounts]:
     """Yields a counter of links for the `with` block, and writes the shortlist at the end of the block.
 
-    If the path is not writable, this fails before the block runs.
+    If the path is not writable, this raises an error before the block runs.
 
     Args:
-        path: the shortlist file.
+        path: path of the shortlist file.
         tokenizers: the tokenizers of the run.
-        best: largest number of candidates for a source token.
+        best: maximum number of candidates for a source token.
         frequent: number of frequent target tokens that are candidates for every sentence.
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
@@ -206,7 +206,7 @@ def shortlist_writer(
 def shortlist_lines(
     tokenizers: Tokenizers, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
 ) -> Iterator[str]:
-    """Yields the lines of a shortlist file; `frequent` tokens are candidates for every sentence."""
+    """Yields the lines of a shortlist file. The `frequent` tokens are candidates for every sentence."""
     yield f"{HEAD}\n"
     yield f"{_vocabularies_line(tokenizers)}\n"
     yield " ".join(["frequent", *map(str, frequent)]) + "\n"
@@ -224,24 +224,25 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
     """Reads a shortlist from a file.
 
     Raises:
-        DataError: the file is not a shortlist, is damaged or belongs to other vocabularies. The message names the line.
+        DataError: the file is not a shortlist, is damaged, or belongs to different vocabularies. The message contains
+            the line number.
     """
     src_size = len(tokenizers.src.vocabulary)
     tgt_size = len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
-    # Only the beginning is compared, since the first line of another file may be very long.
+    # Only the beginning is compared, because the first line of a file that is not a shortlist may be very long.
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
         raise DataError(
-            f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}"
+            f"{path}, line 1: not {HEAD!r}, so the file is not a shortlist of this version; {MAKE_HINT}"
         )
     if next(lines, "") != _vocabularies_line(tokenizers):
         raise DataError(
-            f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE_HINT} for it"
+            f"{path}, line 2: the shortlist was made for different vocabularies; {MAKE_HINT} for this run"
         )
     name, *fields = next(lines, "").split(" ")
     frequent = _parse_ids(fields, tgt_size)
     if name != "frequent" or frequent is None:
-        raise DataError(f"{path}, line 3: expected the frequent tokens; {MAKE_HINT}")
+        raise DataError(f"{path}, line 3: expected the ids of the frequent tokens; {MAKE_HINT}")
 
     candidates: list[list[int]] = []
     for number, line in enumerate(lines, start=4):
@@ -264,18 +265,18 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
 
 
 def _append_empty(candidates: list[list[int]], size: int) -> None:
-    """Appends empty lists, for source tokens without candidates, until there are `size` lists."""
+    """Appends empty lists for source tokens without candidates, until there are `size` lists."""
     while len(candidates) < size:
         candidates.append([])
 
 
 def _parse_ids(fields: Sequence[str], size: int) -> list[int] | None:
-    """Parses distinct ids below `size`; returns None if a field is not an id or occurs twice."""
-    # `map` and `all` check the fields in C, since a file has millions of them.
+    """Parses distinct ids below `size`; returns None if a field is not such an id or occurs twice."""
+    # `map` and `all` check the fields in C, because a file contains millions of them.
     are_numbers = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
     if not are_numbers:
         return None
-    # Rejects longer fields before `int`, since Python refuses to convert strings of thousands of digits.
+    # Longer fields are rejected before calling `int`, which refuses to convert strings of thousands of digits.
     most_digits = max(map(len, fields), default=0)
     if most_digits > len(str(size)):
         return None

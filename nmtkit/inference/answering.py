@@ -1,9 +1,12 @@
-"""Answers of a trained model to the examples of a task, and the scores of these answers."""
+"""Computes a trained model's answers to the examples of a task, and scores them.
+
+A `system` is an opened model: a `TextModel`, which is a `Translator` if the model generates text. `system.model` is its
+network.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,8 +15,8 @@ from nmtkit.config.tasks.task import GenerationTask, LabellingTask, Task
 from nmtkit.core.device import threads_for
 from nmtkit.data.batches.batch_stream import bucket_by_length
 from nmtkit.data.text.blocks import Example
-from nmtkit.inference.inputs import TextModel, make_batch
-from nmtkit.inference.requests import Request
+from nmtkit.inference.constraints.requests import InputLine, Request
+from nmtkit.inference.inputs import SourceLine, TextModel, make_batch
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Options, Score, score_all
 
@@ -23,28 +26,27 @@ class Answers:
     """A model's answers to a list of examples."""
 
     texts: list[str]
-    """The answer to each example; empty if the task has no answers."""
+    """The answer to each example; empty if nothing was answered."""
     n_truncated: int = 0
-    """Number of sources that were truncated."""
-    tokens: int = 0
+    """Number of sources that were truncated; 0 if the answers come from `task.predict`.
+
+    If each token has a label, the answers to these sources lack the labels of the omitted tokens.
+    """
+    n_tokens: int = 0
     """Number of tokens that the search generated, including EOS; 0 if there was no search."""
 
 
 @dataclass(frozen=True)
-class TestResult:
-    """A model's answers to a test set, and their scores."""
+class ScoredAnswers:
+    """A model's answers to a test or validation set, and their scores."""
 
     examples: Sequence[Example]
-    outputs: list[str]
-    """The answer to each example; empty if the task has no answers."""
+    answers: Answers
+    """The answers to the examples; without texts if there are no metrics."""
     scores: list[Score]
-    """One score per metric; empty if an example lacks its reference."""
+    """One score per metric; empty if there are no metrics, or if an example lacks its reference."""
     seconds: float
-    """Time spent on answering, without opening the model."""
-    n_truncated: int = 0
-    """Number of sources that were truncated."""
-    tokens: int = 0
-    """Number of tokens that the search generated, including EOS; 0 if there was no search."""
+    """Time spent on answering, not including the time to open the model."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class RankedLabel:
     probability: float
 
 
-def model_inputs(task: Task, examples: Sequence[Example]) -> list[Any]:
+def model_inputs(task: Task, examples: Sequence[Example]) -> list[InputLine]:
     """Returns the model's input for each example, wrapped in a `Request` if it has tags or languages."""
     column = task.columns[0].name
-    lines = []
+    lines: list[InputLine] = []
     for example in examples:
         line = getattr(example, column)
         if example.tags or any(example.languages):
@@ -70,52 +72,61 @@ def model_inputs(task: Task, examples: Sequence[Example]) -> list[Any]:
 def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answers:
     """Returns a model's answers to examples, of which only the task's first column is read.
 
-    Uses `task.predict` if set; otherwise a `GenerationTask` searches, and a `LabellingTask` takes the most probable
-    labels. Holds all examples in memory; callers pass large inputs in windows.
+    Calls `task.predict` if it is set. Otherwise a `GenerationTask` searches for the best text, and a `LabellingTask`
+    chooses the most probable labels. All answers are held in memory, so callers split large inputs into windows.
     """
     if task.predict is not None:
         return Answers(list(task.predict(system, examples)))
     if isinstance(task, GenerationTask):
-        return _search(task, system, examples)
+        return _answer_by_search(task, system, examples)
     if isinstance(task, LabellingTask):
-        return _label(task, system, examples)
+        return _answer_by_labels(task, system, examples)
     return Answers([])  # tasks that only have a loss
 
 
-def _search(task: GenerationTask, system: TextModel, examples: Sequence[Example]) -> Answers:
-    # The model of a `GenerationTask` is a decoder, which is always opened as a Translator.
-    translator = cast(Translator, system)
-    n_best_lists = translator.search(model_inputs(task, examples), need_log_probs=False)
-    best = [n_best[0] for n_best in n_best_lists]
+def _answer_by_search(
+    task: GenerationTask, system: TextModel, examples: Sequence[Example]
+) -> Answers:
+    assert isinstance(system, Translator), "the model of a GenerationTask is a decoder"
+    n_best_lists = system.search(model_inputs(task, examples), need_log_probs=False)
+    best = [n_best[0] for n_best in n_best_lists]  # each list has one translation, even if empty
+    # `token_log_probs` has an entry for each generated token, including EOS, though it may be NaN.
+    n_tokens = sum(len(translation.token_log_probs) for translation in best)
     return Answers(
         texts=[translation.text for translation in best],
         n_truncated=sum(translation.src_left_out > 0 for translation in best),
-        tokens=sum(len(translation.token_log_probs) for translation in best),
+        n_tokens=n_tokens,
     )
 
 
-def _label(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Answers:
+def _answer_by_labels(
+    task: LabellingTask, system: TextModel, examples: Sequence[Example]
+) -> Answers:
     names = _label_names(system)
+    sources = _encode_examples(task, system, examples)
     texts = []
-    for log_probs in label_log_probs(task, system, examples):
+    for log_probs in _log_probs_of_sources(system, sources):
         best = log_probs.argmax(-1)  # () or (S,)
-        labels = [names[label] for label in best.view(-1).tolist()]
+        labels = [names[label_id] for label_id in best.view(-1).tolist()]
         texts.append(" ".join(labels))
-    return Answers(texts)
+    return Answers(texts, n_truncated=sum(source.left_out > 0 for source in sources))
 
 
 def rank_labels(
     task: LabellingTask, system: TextModel, examples: Sequence[Example]
-) -> Iterator[list[RankedLabel]]:
-    """Yields all labels ranked by probability for each example of a task with one label per example."""
+) -> list[list[RankedLabel]]:
+    """Returns all labels ranked by probability for each example of a task with one label per example."""
     names = _label_names(system)
+    rankings = []
     for log_probs in label_log_probs(task, system, examples):
-        ranking = log_probs.argsort(descending=True, stable=True).tolist()
+        assert log_probs.dim() == 1, "the task must have one label per example"
+        label_ids = log_probs.argsort(descending=True, stable=True).tolist()
         probabilities = log_probs.exp().tolist()
         ranked_labels = []
-        for label in ranking:
-            ranked_labels.append(RankedLabel(names[label], probabilities[label]))
-        yield ranked_labels
+        for label_id in label_ids:
+            ranked_labels.append(RankedLabel(names[label_id], probabilities[label_id]))
+        rankings.append(ranked_labels)
+    return rankings
 
 
 def _label_names(system: TextModel) -> Sequence[str]:
@@ -127,24 +138,38 @@ def _label_names(system: TextModel) -> Sequence[str]:
 def label_log_probs(
     task: LabellingTask, system: TextModel, examples: Sequence[Example]
 ) -> list[Tensor]:
-    """Returns each example's log-probabilities of all labels, `(V,)`, or `(S, V)` if each token has a label."""
+    """Returns the log-probabilities of the L labels for each example: `(L,)`, or `(S, L)` if each token has a label."""
+    return _log_probs_of_sources(system, _encode_examples(task, system, examples))
+
+
+def _encode_examples(
+    task: LabellingTask, system: TextModel, examples: Sequence[Example]
+) -> list[SourceLine]:
     requests = [Request.from_line(line) for line in model_inputs(task, examples)]
-    lines = system.encode_sources(
+    return system.encode_sources(
         lines=[request.source for request in requests],
+        # The tags of an example replace those of the model.
         tags=[request.tags or system.tags for request in requests],
         languages=[request.languages for request in requests],
     )
-    log_probs_by_line: dict[int, Tensor] = {}
-    with torch.inference_mode(), threads_for(len(lines)):
-        for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
-            batch = make_batch([lines[number] for number in numbers]).to(system.device)
+
+
+def _log_probs_of_sources(system: TextModel, sources: Sequence[SourceLine]) -> list[Tensor]:
+    log_probs_by_index: dict[int, Tensor] = {}
+    lengths = [source.length + 1 for source in sources]  # texts end with EOS
+    with torch.inference_mode(), threads_for(len(sources)):
+        for indices in bucket_by_length(lengths, system.batch_budget):
+            batch = make_batch([sources[index] for index in indices]).to(system.device)
+            # The same as in `Model.forward`.
             output, memory = system.model.read(batch)
-            log_probs = system.model.predict(output, memory).cpu()  # (B, V) or (B, S, V)
-            for number, line_log_probs in zip(numbers, log_probs, strict=True):
-                if line_log_probs.dim() > 1:
-                    line_log_probs = line_log_probs[: lines[number].length]  # EOS has no label
-                log_probs_by_line[number] = line_log_probs
-    return [log_probs_by_line[number] for number in range(len(lines))]
+            log_probs = system.model.predict(output, memory).cpu()  # (B, L) or (B, S, L)
+            for index, source_log_probs in zip(indices, log_probs, strict=True):
+                if source_log_probs.dim() > 1:
+                    # Drop the rows of EOS and padding, which have no label. The source has no tags, because a recipe
+                    # with one label per token must not have any.
+                    source_log_probs = source_log_probs[: sources[index].length]
+                log_probs_by_index[index] = source_log_probs
+    return [log_probs_by_index[index] for index in range(len(sources))]
 
 
 def answer_and_score(
@@ -153,45 +178,45 @@ def answer_and_score(
     examples: Sequence[Example],
     metrics: Sequence[str],
     metric_options: Options,
-) -> TestResult:
-    """Returns a model's answers and their scores; without metrics, nothing is answered.
+) -> ScoredAnswers:
+    """Returns a model's answers and their scores. If `metrics` is empty, the model does not answer anything.
 
     Loss and perplexity are computed in `nmtkit.experiment.evaluation`.
     """
     start = time.monotonic()
     answers = answer(task, system, examples) if metrics else Answers([])
     seconds = time.monotonic() - start
-    return TestResult(
+    return ScoredAnswers(
         examples=examples,
-        outputs=answers.texts,
+        answers=answers,
         scores=score_answers(task, answers.texts, examples, metrics, metric_options),
         seconds=seconds,
-        n_truncated=answers.n_truncated,
-        tokens=answers.tokens,
     )
 
 
 def score_answers(
     task: Task,
-    outputs: Sequence[str],
+    answers: Sequence[str],
     examples: Sequence[Example],
     metrics: Sequence[str],
     metric_options: Options,
 ) -> list[Score]:
-    """Returns the score of each metric; an empty list if an example lacks its reference.
+    """Returns the score of each metric; an empty list if any example lacks its reference, as in some test sets.
 
-    `task.references` names the column with the references; it may be empty only if there are no metrics.
+    `task.references` names the column with the references. A task without references has no metrics.
     """
     if not metrics:
         return []
+    assert task.references, "metrics need references"
     references = [getattr(example, task.references) for example in examples]
     if None in references:
         return []
     sources = None
-    if any(column.name == "src" for column in task.columns):
+    has_source_text = any(column.name == "src" for column in task.columns)
+    if has_source_text:
         sources = [example.src for example in examples]
     return score_all(
-        hyps=task.comparable(outputs),
+        hyps=task.comparable(answers),
         refs=[task.comparable(references)],
         metrics=metrics,
         options=metric_options,

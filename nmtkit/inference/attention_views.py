@@ -75,22 +75,22 @@ def align(
 ) -> list[SoftAlignment]:
     """Returns how strongly each target word attends to each source word; `SoftAlignment.links` derives hard links.
 
-    The model reads each pair. The row of a target token is the attention in the step that writes the token (in a
-    Transformer, from the layer named in its recipe). Words are the whitespace-separated words of the text, regardless
-    of how the tokenizer splits them. Tokens are merged into words: the columns of a source word's tokens are summed,
-    the rows of a target word's tokens are averaged. EOS has no row or column. The weights of a pair with an empty
-    side are zero.
+    The model reads each pair. The row of a target token is the attention in the step that generates the token (in a
+    Transformer, the attention of the layer that its recipe selects). Words are the whitespace-separated words of the
+    text, regardless of how the tokenizer splits them. Tokens are merged into words: the columns of a source word's
+    tokens are summed, and the rows of a target word's tokens are averaged. EOS has no row or column. The
+    weights of a pair with an empty side are zero.
 
     Args:
         reader: the model.
         sources: source lines.
         targets: a translation of each source.
-        src_words: the source lines with spaces added between words, if words are not to be split at whitespace only
-            (see `nmtkit.data.tokenizers.words.cut_words`).
-        tgt_words: the target lines with spaces added between words.
+        src_words: the source lines with additional spaces between words, if whitespace alone does not separate the
+            words; see `nmtkit.data.tokenizers.words.cut_words`.
+        tgt_words: the target lines with additional spaces between words.
         first: number of the first pair, for messages.
     """
-    reader.require_attention("align words by")
+    reader.require_attention("align words")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
     for what, lines in (
         ("target", targets),
@@ -120,7 +120,9 @@ def align(
         alignment = SoftAlignment(
             src_words=source.words,
             tgt_words=target.words,
-            weights=np.zeros((len(target.words), len(source.words))),  # (T, S), for empty sides
+            weights=np.zeros(
+                (len(target.words), len(source.words))
+            ),  # (T, S); stays zero if a side is empty
             src_ids=source.ids_by_word(),
             tgt_ids=target.ids_by_word(),
         )
@@ -129,7 +131,7 @@ def align(
         src_lines.append(SourceLine([*tags, *source.ids] if has_both_sides else [], tokens=[]))
         tgt_lines.append(TargetLine(target.ids, target.ids))
 
-    # Decorates the inner function because `no_grad` applies only to the thread that enters it.
+    # The inner function is decorated because `no_grad` applies only to the thread that enters it.
     @torch.no_grad()
     def align_batch(numbered_batch: tuple[list[int], Batch]) -> None:
         numbers, batch = numbered_batch
@@ -152,13 +154,13 @@ def align(
 def picture(
     reader: TextModel, translation: Translation, number: int, subwords: bool = False
 ) -> AttentionPicture:
-    """Returns a picture of a translation's attention.
+    """Returns a picture of the attention between a translation and its source.
 
     Args:
         reader: the model.
         translation: a translation with attention.
         number: number of the source line, for messages.
-        subwords: whether to show tokens; otherwise tokens are merged into words with any punctuation that follows them.
+        subwords: whether to show tokens; otherwise tokens are merged into words and any punctuation that follows them.
     """
     from nmtkit.plots import AttentionPicture
 
@@ -223,10 +225,10 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
 @torch.no_grad()
 def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
-    """Returns a picture of a classifier's attention over each text, titled with the label and its probability."""
+    """Returns a picture of a classifier's attention over each text, titled with its most probable label."""
     from nmtkit.plots.documents import DocumentPicture
 
-    reader.require_attention("draw")
+    reader.require_attention("show attention")
     tokenizer = reader.tokenizers.src
     labels = reader.tokenizers.labels
     assert labels is not None, "a classifier has labels"
@@ -246,7 +248,7 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
         weights = output.attention[0].double().cpu().numpy()[: source.length]  # (S,)
         words_by_sentence = []
         weights_by_sentence = []
-        first = 0  # position of the sentence in the text
+        first = 0  # index of the sentence's first token in the text
         for tokens in tokens_by_sentence:
             # The model may have truncated the text.
             read_tokens = tokens[: max(0, len(weights) - first)]
@@ -256,7 +258,7 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
                 words_by_sentence.append(_words(read_tokens))
                 # The weight of a word is the sum over its tokens.
                 weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))
-            first += len(tokens) + 1  # the end-of-sentence token
+            first += len(tokens) + 1  # with the end-of-sentence token
         picture = DocumentPicture(
             words_by_sentence,
             weights_by_sentence,
@@ -276,7 +278,7 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     if model is None:
         kind = reader.outline.config.kind
         raise NmtkitError(
-            f"the language model {reader.name!r} ({kind}) has no look back to draw; name an lstmn"
+            f"the language model {reader.name!r} ({kind}) does not attend to earlier words; use an lstmn"
         )
     pictures = []
     for number, source in enumerate(reader.encode_sources(texts), start=1):
@@ -295,12 +297,12 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> MultiHeadModel:
-    """Returns the model, or raises NmtkitError if it has no layers of multi-head attention."""
+    """Returns the model; raises an NmtkitError if it has no layers of multi-head attention."""
     model = as_multi_head(reader.model)
     if model is None:
         kind = reader.outline.config.kind
         raise NmtkitError(
-            f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer"
+            f"the model {reader.name!r} ({kind}) has no {what} to draw; use a transformer"
         )
     return model
 
@@ -328,7 +330,7 @@ def head_pictures(
         for row, number in enumerate(numbers):
             translation = translations[number]
             src_length = len(src[number].ids) + 1  # with EOS
-            # a finished translation has EOS
+            # A finished translation also has EOS.
             tgt_length = len(translation.tokens) + translation.finished
             pictures[number] = HeadsPicture(
                 [*translation.src_tokens, reader.eos_token],
@@ -344,24 +346,24 @@ def head_pictures(
 
 
 def positions(reader: TextModel, max_positions: int) -> tuple[NDArray[np.float32], str]:
-    """Returns the first position vectors of the source `(P, H)`, at most `most` of them, and a title for a picture."""
+    """Returns the source's first P position vectors, `(P, H)` with P <= `max_positions`, and a title for a picture."""
     kind, vectors = require_heads(reader, "position vectors").positions(max_positions)
     return vectors.detach().float().cpu().numpy(), f"{reader.name}: {kind} positions"
 
 
 def _no_known_letters(number: int) -> DataError:
     return DataError(
-        f"source line {number} has no letters that the tokenizer knows: there is nothing to draw"
+        f"source line {number} has no letters that the tokenizer knows, so there is nothing to draw"
     )
 
 
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Merges the pieces of both sides into displayed words (see `display_word_spans`), and their attention likewise.
+    """Merges the pieces of both sides into words for display (see `display_word_spans`), and merges their attention.
 
     The columns of a source word's pieces are *summed*, since attending to a word is attending to any of its pieces. The
-    rows of a target word's pieces are *averaged*. Rows that sum to one still do so.
+    rows of a target word's pieces are *averaged*. Rows that sum to one still do.
 
     Args:
         src_pieces: S' source pieces.
@@ -416,9 +418,9 @@ def merge_windows(
 def merge_gates(
     tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
 ) -> tuple[NDArray[np.float64], frozenset[int]]:
-    """Merges the p_gen and the copied flags of pieces into those of the words of `merge_subwords`.
+    """Computes p_gen for the words of `merge_subwords`, and finds out which of the words were copied.
 
-    Only pieces with a letter or a digit count, since a comma after a copied name is usually generated; if a word has no
+    Only pieces with a letter or a digit count, since a comma after a copied name is usually generated. If a word has no
     such pieces, all of its pieces count. A word's p_gen is the mean over these pieces, and the word counts as copied if
     all of them were copied.
 

@@ -1,4 +1,4 @@
-"""Turns text into model inputs: token ids of both sides, extended ids for copying, and batches of limited size."""
+"""Converts lines to model inputs: token ids of sources and targets, extended ids for copying, and batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -23,15 +23,11 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.settings import SearchConfig
+from nmtkit.inference.constraints.glossary import Glossary
+from nmtkit.inference.constraints.requests import Request
+from nmtkit.inference.constraints.terms import NO_TERMS, EncodedTerms, encode_terms, pad_terms
+from nmtkit.inference.constraints.words import starts_word
 from nmtkit.inference.loading.speed import SearchSpeedConfig, default_speed_config
-from nmtkit.inference.requests import (
-    Request,
-    Terminology,
-    TermTokens,
-    encode_terms,
-    pad_terms,
-    starts_word,
-)
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 
 
@@ -54,8 +50,8 @@ class SourceLine:
     request: Request | None = None
     """Constraints on the translation; None if there are none."""
     prefix: tuple[int, ...] = ()
-    """Extended ids of the target tokens that are forced at the beginning of the translation."""
-    terms: TermTokens | None = None
+    """Extended ids of the tokens that the translation must begin with."""
+    terms: EncodedTerms | None = None
     """Required and forbidden terms as token ids."""
     is_prompt: bool = False
     tags: int = 0
@@ -81,12 +77,12 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class TargetLine:
-    """A given translation of a source line."""
+    """The tokens of a translation that is given, not generated."""
 
     ids: list[int]
     """Token ids without EOS."""
     extended: list[int]
-    """Extended ids: source words that the target vocabulary lacks have ids from V on instead of UNK."""
+    """Like `ids`, but source words that the target vocabulary lacks have extended ids (V and above) instead of UNK."""
 
     def after_prompt(self, source: SourceLine) -> "TargetLine":
         """Prepends the prompt if the source is one; otherwise returns the translation unchanged."""
@@ -96,38 +92,38 @@ class TargetLine:
 
 
 def require_list(**arguments: object) -> None:
-    """Raises DataError if a keyword argument is a single string, whose characters would be taken for lines."""
+    """Raises a DataError if an argument is a single string, whose characters would be treated as lines."""
     for name, lines in arguments.items():
         if isinstance(lines, str | bytes):
-            raise DataError(
-                f"{name}: one text was given instead of a list of texts: put it into a list"
-            )
+            raise DataError(f"`{name}` is a single text; pass a list of texts instead")
 
 
 def require_pairs(
     sources: Sequence[object], partners: Sequence[object] | None, what: str = "target"
 ) -> None:
-    """Raises DataError unless there are as many partners as sources; `partners=None` is allowed."""
+    """Raises a DataError unless there are as many partners as sources; `partners=None` is allowed."""
     if partners is not None and len(partners) != len(sources):
         raise DataError(
-            f"{len(sources)} source lines but {len(partners)} {what} lines: they must be pairs"
+            f"there are {len(sources)} source lines but {len(partners)} {what} lines; their numbers must be equal"
         )
 
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Maximum bytes of log-probabilities held at once when scoring given targets."""
+"""Maximum size, in bytes, of the log-probabilities that are held at once when given targets are scored."""
 MIN_ROWS = {"cpu": 32, "cuda": 128}
 MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
-"""A batch has at least MIN_ROWS rows even if it then exceeds the token budget, by a factor of at most MAX_OVERSHOOT.
-Only a few articles would fit into the budget, although each step reads the whole output matrix for any number of rows.
+"""A batch has at least MIN_ROWS rows, even if it exceeds the token budget by a factor of up to MAX_OVERSHOOT.
+
+Otherwise a batch of long articles would have only a few rows, which is inefficient: each decoding step reads the whole
+output matrix, no matter how many rows the batch has.
 """
 MIN_COUNTED_LENGTH = 16
-"""Shorter sentences count as this many tokens, since a row's output layer costs the same for any source length."""
+"""Shorter sources count as this many tokens, since the output layer costs the same for a row of any source length."""
 WINDOW = {"cpu": 1024, "cuda": 16384}
-"""Number of lines that are read together, large enough to make batches of sentences with similar lengths."""
+"""Number of lines that are read together; large enough for batches of sentences with similar lengths."""
 MAX_SHOWN_LANGUAGES = 8
 MIN_SENTENCES_PER_SEARCH = 8
-"""Minimum number of sentences for which a search gets a CPU core to itself."""
+"""Minimum number of sentences per decoder; with fewer, an additional decoder does not pay off."""
 
 
 INTERNAL_NAMES = frozenset(
@@ -176,7 +172,7 @@ class ListsPublicNames(type):
 
 
 class ModelOnDemand:
-    """A model whose weights are loaded on first use; an external engine that searches with its own copy needs none.
+    """A model whose weights are loaded on first use, because an external engine decodes with its own copy of them.
 
     Args:
         outline: a model of the same shape with uninitialized weights.
@@ -216,16 +212,16 @@ class TextModel(metaclass=ListsPublicNames):
     name: str = ""
     """Name of the model in titles and messages."""
     reads_articles: bool = False
-    """Whether sources are articles: fewer are read at a time, and pictures use a layout for articles."""
+    """Whether sources are articles. If so, fewer lines are read at a time, and pictures have a layout for articles."""
     max_source_tokens: int | None = None
-    """Maximum number of tokens that the model reads of a source; None for no limit."""
+    """Maximum number of tokens that the model reads from a source; None for no limit."""
     tags: str = ""
     """Space-separated special tokens to put before sources without tags of their own; see `SplitFiles.tags`."""
     needs_language: bool = False
     """Whether every source needs a language tag because every training source had one."""
     batch_tokens: int | None = None
-    """Maximum number of padded source tokens in a batch; None for the value in `speed`, which long sources may exceed.
-    """
+    """Maximum number of padded source tokens in a batch. None selects the value in `speed`, which batches of long
+    sources may exceed."""
     speed: SearchSpeedConfig | None = None
     """Speed settings; None for those of `default_speed_config`."""
     parameters: int = 0
@@ -265,7 +261,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def outline(self) -> Model:
-        """A model of the same shape, perhaps without weights, for looking up settings, sizes and abilities."""
+        """A model of the same shape, perhaps without weights, whose settings, sizes and abilities can be read."""
         return self.opened.outline if isinstance(self.opened, ModelOnDemand) else self.opened
 
     @property
@@ -282,7 +278,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def languages(self) -> list[str]:
-        """Languages among which the user can choose for the output; empty if the model has no language tags."""
+        """Languages that the user can choose for the output; empty if the model has no language tags."""
         languages: dict[str, None] = {}  # an ordered set
         for tokenizer in self.tokenizers.values():
             for special in tokenizer.vocabulary.specials:
@@ -303,7 +299,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def batch_budget(self) -> int:
-        """Padded source tokens in a batch; taken from the speed settings unless `batch_tokens` is set."""
+        """Number of padded source tokens in a batch; taken from the speed settings unless `batch_tokens` is set."""
         return self.batch_tokens or self.speed_config.batch_tokens
 
     @property
@@ -314,22 +310,22 @@ class TextModel(metaclass=ListsPublicNames):
         return "text" if "src" in self.outline.sizes else "features"
 
     def require_attention(self, purpose: str) -> None:
-        """Raises NmtkitError if the model has no attention over a source text.
+        """Raises an NmtkitError if the model has no attention over a source text.
 
         Args:
-            purpose: a verb phrase that completes the message "the model has no attention to a text to ...".
+            purpose: a verb phrase that completes the message "the model cannot ..., because it has no attention".
         """
         if self.reads != "text" or not self.outline.has_attention:
             raise NmtkitError(
-                f"the model {self.name!r} ({self.outline.config.kind}) has no attention to a text to {purpose}; "
-                "take one that has, e.g. rnnsearch or transformer"
+                f"the model {self.name!r} ({self.outline.config.kind}) cannot {purpose}, because it has no attention "
+                "over a source text; use a model with attention, such as rnnsearch or transformer"
             )
 
     def require_language_model(self) -> None:
-        """Raises NmtkitError unless the model is a decoder without a source."""
+        """Raises an NmtkitError unless the model is a decoder without a source."""
         if self.reads != "prompt":
             raise NmtkitError(
-                f"the model {self.name!r} ({self.outline.config.kind}) is not a language model; name a run with a "
+                f"the model {self.name!r} ({self.outline.config.kind}) is not a language model; use a run with a "
                 "language model, such as transformer_lm"
             )
 
@@ -361,9 +357,9 @@ class TextModel(metaclass=ListsPublicNames):
             else:
                 is_readable = isinstance(line, str)
             if not is_readable:
-                expected = f"rows of {size} numbers, at least one" if reads_features else "text"
+                expected = f"one or more rows of {size} numbers" if reads_features else "text"
                 raise DataError(
-                    f"example {number}: the model {self.name!r} reads {expected}, and this is something else"
+                    f"example {number} has the wrong form: the model {self.name!r} reads {expected}"
                 )
         if reads_features:
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
@@ -374,7 +370,7 @@ class TextModel(metaclass=ListsPublicNames):
         tokenizer = self.tokenizers.tgt if is_prompt else self.tokenizers.src
         copies = self.outline.config.copies
         spelled: list[list[str]] = []
-        if copies:  # unknown words are copied in their own spelling, so ids are not enough
+        if copies:  # the spelling of unknown words is needed for copying, so ids are not enough
             spelled = [tokenizer.tokens(text) for text in texts]
             ids_of_texts = [tokenizer.vocabulary.text_ids(tokens) for tokens in spelled]
         else:
@@ -383,8 +379,8 @@ class TextModel(metaclass=ListsPublicNames):
             has_language = any(map(language_of_tag, words.split()))
             if self.needs_language and not has_language:
                 raise RecipeError(
-                    f"the model {self.name!r} is multilingual: name the language to write: --to {self.languages[0]} "
-                    f"(it writes {shorten(', '.join(self.languages), 200)})"
+                    f"the model {self.name!r} is multilingual; specify the target language, for example "
+                    f"--to {self.languages[0]} (available: {shorten(', '.join(self.languages), 200)})"
                 )
         ids_of_tags = {words: self.tag_ids(words) for words in dict.fromkeys(tags)}
         prefix: tuple[int, ...] = ()
@@ -436,7 +432,7 @@ class TextModel(metaclass=ListsPublicNames):
         return [sources[row] for row in range(len(lines))]
 
     def in_direction(self, source: str, target: str) -> Self:
-        """Returns the same model with tokenizers for these languages; an empty name keeps that side's language."""
+        """Returns the same model with tokenizers for these languages; an empty string keeps the current language."""
         if not (source or target):
             return self
         return replace(
@@ -454,7 +450,7 @@ class TextModel(metaclass=ListsPublicNames):
         unknown = [tag for tag in tags.split() if tag not in vocabulary.specials]
         if unknown:
             learned_tags = [token for token in vocabulary.specials if not SENTINEL.fullmatch(token)]
-            remedy = "it was trained without tags: leave --to or the tag out"
+            remedy = "it was trained without tags, so remove --to or the tag"
             if learned_tags:
                 remedy = f"its tags are: {', '.join(learned_tags)}"
             raise DataError(
@@ -463,22 +459,22 @@ class TextModel(metaclass=ListsPublicNames):
         return vocabulary.ids(tags.split())
 
     def encode_requests(
-        self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig
+        self, requests: Sequence[Request], glossary: Glossary | None, config: SearchConfig
     ) -> list[SourceLine]:
         """Tokenizes source lines and the constraints on their translations.
 
         Args:
             requests: source lines with constraints.
-            terminology: a glossary for all lines.
+            glossary: a glossary for all lines.
             config: search settings; they must support constraints if there are any.
         """
-        if terminology is not None:
+        if glossary is not None:
             config.reject_constraints()
             if self.reads != "text":
                 raise NmtkitError(
-                    f"the model {self.name!r} reads no text to look up terms in: leave terminology out"
+                    f"the model {self.name!r} does not read text, so it cannot use a glossary; remove it"
                 )
-            requests = [terminology.apply(request) for request in requests]
+            requests = [glossary.apply(request) for request in requests]
         tags = [request.tags or self.tags for request in requests]
         languages = [request.languages for request in requests]
         sources = self.encode_sources([request.source for request in requests], tags, languages)
@@ -488,7 +484,7 @@ class TextModel(metaclass=ListsPublicNames):
             source = sources[number]
             if source.is_empty:
                 raise DataError(
-                    f"{request.where}: it has a prefix or terms but no source to translate; add the source"
+                    f"{request.place}: has a prefix or terms, but no source to translate; add the source"
                 )
             (prefix,) = self.encode_targets([request.prefix], [source])
             terms = encode_terms(
@@ -526,18 +522,18 @@ class TextModel(metaclass=ListsPublicNames):
         if self.outline.config.copies:
             target = self._extended_target(tokens, source)
         else:
-            # Unlike `text_ids`, `ids` accepts special tokens, such as a language's.
+            # Unlike `text_ids`, `ids` accepts special tokens, such as those of languages.
             ids = self.tokenizers.tgt.vocabulary.ids(tokens)
             target = TargetLine(ids, ids)
         spelled = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if spelled != list(tokens):
-            # `spelled` is shorter if `tokens` has BOS, EOS or PAD, which never occur in a translation.
+            # `spelled` is shorter if `tokens` contains BOS, EOS or PAD, which never occur in a translation.
             pairs = zip_longest(tokens, spelled)
             missing = next(token for token, spelled_token in pairs if token != spelled_token)
-            source_too = ", nor has its source" if self.outline.config.copies else ""
+            or_source = " or in the source" if self.outline.config.copies else ""
             raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing!r}{source_too}; "
-                "only translations by a model with the same tokenizer can be rescored token for token"
+                f"pair {number}: the token {missing!r} is not in the model's vocabulary{or_source}; "
+                "only translations by a model with the same tokenizer can be rescored token by token"
             )
         return target
 
@@ -553,7 +549,7 @@ class TextModel(metaclass=ListsPublicNames):
     def batches(
         self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches on the CPU, each with the indices of its pairs; leaves out pairs with an empty source."""
+        """Yields batches on the CPU, each with the indices of its pairs; skips pairs with an empty source."""
         targets_with_prompts = []
         nonempty_pairs = []  # indices of the pairs in batches
         lengths = []
@@ -570,7 +566,7 @@ class TextModel(metaclass=ListsPublicNames):
             yield numbers, make_batch(batch_sources, batch_targets)
 
     def score_targets(self, batch: Batch, attend: bool) -> tuple[ModelOutput, Tensor]:
-        """Computes the log-probabilities of given targets in one forward pass.
+        """Computes the log-probabilities of a batch's targets in one forward pass.
 
         The output layer is computed in chunks of rows, since the log-probabilities `(B, T, X)` of a whole batch may not
         fit into memory.
@@ -603,7 +599,7 @@ class TextModel(metaclass=ListsPublicNames):
 
 
 def bucket_width(columns: int, *limits: int) -> int:
-    """Rounds a number of columns up to 16, 20, 24, 32, 40, 48, 64, ..., or to a limit if that is closer.
+    """Rounds a number of columns up to 16, 20, 24, 32, 40, 48, 64, ..., or to one of the limits if that is closer.
 
     Each batch width needs separate CUDA graphs, so there should be few different widths.
     """
@@ -623,8 +619,8 @@ def make_batch(
 
     Args:
         sources: lines that were encoded for one model.
-        targets: the given translation of each source, which includes the prompt if the source is one.
-        width: number of source columns, at least the length of the longest source plus EOS; None for exactly that.
+        targets: the translation of each source if it is given, including the prompt if the source is a prompt.
+        width: number of source columns. None selects the minimum: the length of the longest source, with EOS.
     """
     tgt_ids: list[list[int]] | None = None
     tgt_extended: list[list[int]] | None = None
@@ -672,8 +668,7 @@ def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
         for row, source in enumerate(sources):
             starts = [starts_word(token) for token in source.tokens]
             copied_starts[row, : len(starts)] = torch.tensor(starts)
-    no_terms = TermTokens(must=(), must_not=(), in_order=False)
-    terms = [source.terms or no_terms for source in sources]
+    terms = [source.terms or NO_TERMS for source in sources]
     must = [sentence.must for sentence in terms]
     must_not = [sentence.must_not for sentence in terms]
     in_order = [sentence.in_order for sentence in terms]
@@ -687,12 +682,15 @@ def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
 
 
 def _prefix_ids(source: SourceLine) -> list[int]:
-    """Returns the ids that a translation must begin with; NEW_WORD keeps the last word of a user's prefix complete."""
+    """Returns the ids that a translation must begin with.
+
+    They end in NEW_WORD if the last word of the user's prefix must not be continued.
+    """
     prefix = list(source.prefix)
     text = ""
     if source.request is not None:
         text = source.request.prefix
-    # A prefix that ends in punctuation, such as l' or (, needs no NEW_WORD: a word may follow it without a space.
+    # A prefix that ends in punctuation, such as "l'" or "(", needs no NEW_WORD: a word may follow it without a space.
     ends_in_letter = bool(text) and not starts_word(text[-1])
     if ends_in_letter:
         prefix.append(NEW_WORD)

@@ -17,9 +17,9 @@ from typing_extensions import override
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.scripts import unspaced_class
 from nmtkit.data.text.sentences import split_sentences
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.inputs import require_list
 from nmtkit.inference.numbers import missing_numbers
-from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 
@@ -42,7 +42,7 @@ _BEFORE_NUMBER = re.compile(
 MAX_ABBREVIATION_LETTERS = 40
 """Maximum number of characters before a full stop that are searched for an abbreviation."""
 PARAGRAPH_WORDS = 120
-"""Lines whose mean number of words is at most this are taken for paragraphs, longer ones for articles."""
+"""Maximum mean number of words of lines that are treated as paragraphs; longer lines are treated as articles."""
 PARAGRAPH_SENTENCES = 3
 PARAGRAPH_BYTES = 100
 """A line with at least PARAGRAPH_SENTENCES sentences and PARAGRAPH_BYTES bytes is a paragraph; lines in training
@@ -56,9 +56,9 @@ def segment_sentences(line: str) -> list[str]:
     and then by anything but a lower-case letter. The Chinese and Japanese marks "。！？" end a sentence in any context.
     A full stop does not end a sentence after a title (Dr.), a single capital letter (J. Smith), letters with full stops
     between them (e.g., z.B., U.S.), a number of one or two digits (German: am 3. Mai), or words such as "Fig." before a
-    number; two sentences are therefore not split if the first one ends in such a word. Not recognized are other
-    abbreviations before a capital letter, sentences that begin with a lower-case letter, and languages that mark the
-    end of a sentence in other ways (Thai, Lao).
+    number; two sentences are therefore not split if the first one ends in such a word. The function does not recognize
+    other abbreviations before a capital letter, sentences that begin with a lower-case letter, or the ends of sentences
+    in languages that mark them in other ways (Thai, Lao).
     """
     pieces = []
     begin = 0
@@ -107,7 +107,7 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 
 def looks_like_paragraph(line: str) -> bool:
-    """Returns whether a line has more text than the usual line of a training corpus; see `PARAGRAPH_SENTENCES`."""
+    """Returns whether a line has more text than a typical line of a training corpus; see `PARAGRAPH_BYTES`."""
     is_long = len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES
     return is_long and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
 
@@ -115,8 +115,8 @@ def looks_like_paragraph(line: str) -> bool:
 def looks_like_one_article(lines: Sequence[str]) -> bool:
     """Returns whether lines look like the paragraphs of a single article.
 
-    Paragraphs are short and separated by blank lines, of which at least two are required. If each line is a whole
-    article, lines are longer, and blank lines are rare.
+    Paragraphs are short and separated by blank lines, of which at least two are required. In a text with a whole
+    article on each line, lines are longer, and blank lines are rare.
     """
     text = "\n".join(line.strip() for line in lines)
     gaps = re.findall(r"\n{2,}", text.strip("\n"))
@@ -136,7 +136,7 @@ class JoinedTranslation:
     parts: list[Translation]
     """Translation of each part, in order; empty for an empty line."""
     kind: str
-    """Kind of the parts: sentences or windows."""
+    """What the parts are: "sentences" or "windows"."""
     source: str = ""
     """The complete line."""
     others: tuple["JoinedTranslation", ...] = ()
@@ -164,7 +164,7 @@ class JoinedTranslation:
 
     @property
     def missing_numbers(self) -> tuple[str, ...]:
-        """Numbers, URLs and e-mail addresses in the line that `text` lacks; see `numbers.missing_numbers`."""
+        """Numbers, URLs and e-mail addresses of the line that are missing from `text`; see `missing_numbers`."""
         return missing_numbers(self.source, self.text)
 
 
@@ -204,7 +204,7 @@ class LongTextTranslator(ABC):
 
     translator: Translator
     kind: ClassVar[str]
-    """What the parts are called in messages, in the plural."""
+    """Plural noun for the parts in messages."""
 
     @abstractmethod
     def cut(self, line: str) -> list[str]:
@@ -265,7 +265,7 @@ class LongTextTranslator(ABC):
     ) -> Iterator[list[str | Request]]:
         """Yields windows of parts, and appends each line and its number of parts to `lines`.
 
-        An empty line has no parts, but contributes an empty one so that it gets a result.
+        An empty line has no parts. An empty text is translated in its place, so that the line gets a result.
         """
         for window in windows:
             window_parts: list[str | Request] = []
@@ -275,7 +275,7 @@ class LongTextTranslator(ABC):
                     source = line
                     parts = self._cut_line(line)
                 else:
-                    source = line.source
+                    source = line.text
                     parts = self._cut_request(line)
                 lines.append((source, len(parts)))
                 window_parts += parts or [""]
@@ -287,18 +287,18 @@ class LongTextTranslator(ABC):
         return [tag + part for part in self.cut(line[len(tag) :])]
 
     def _cut_request(self, request: Request) -> list[Request]:
-        sources = self._cut_line(request.source)
+        sources = self._cut_line(request.text)
         if request.must and len(sources) > 1:
             raise DataError(
-                f'{request.where}: "must" does not say to which of its {len(sources)} {self.kind} a term belongs. '
-                "Put each sentence on a line of its own, or use a glossary (--terms), whose source terms say it"
+                f'{request.place}: "must" does not specify which of the {len(sources)} {self.kind} a term belongs to. '
+                "Put each sentence on its own line, or use a glossary (--terms)"
             )
         parts = [replace(request, source=source, prefix="") for source in sources]
         if parts:
             parts[0] = replace(parts[0], prefix=request.prefix)
         elif request.prefix or request.must:
             raise DataError(
-                f"{request.where}: it has a prefix or terms but no source to translate; add the source"
+                f"{request.place}: has a prefix or terms, but no source to translate; add the source"
             )
         return parts
 
@@ -361,7 +361,7 @@ class SummaryLimit:
         """Shortens an article's summary, or joins and shortens the summaries of its windows.
 
         With several windows, it takes the first sentence of each, then the second of each, and so on, as long as the
-        limits allow; the result has them in the order of the article. A last sentence that is incomplete because the
+        limits allow; the result keeps them in the order of the article. A last sentence that is incomplete because the
         search reached its length limit is dropped unless it is the only one. If even the first sentence has too many
         words, it is truncated and ends in "…".
         """
@@ -391,10 +391,10 @@ class SummaryLimit:
     @staticmethod
     def _complete_sentences(summary: Translation) -> list[str]:
         text = summary.text
-        # `segment_sentences` needs capital letters. Lower-case text and text with the tags of CNN/DailyMail marks
-        # sentences in the plain way that `split_sentences` expects.
-        has_plain_marks = text.islower() or "</" in text
-        sentences = split_sentences(text) if has_plain_marks else segment_sentences(text)
+        # `segment_sentences` relies on capital letters. Lower-case text, and text with the tags of CNN/DailyMail, is
+        # split by the simpler `split_sentences`.
+        needs_simple_split = text.islower() or "</" in text
+        sentences = split_sentences(text) if needs_simple_split else segment_sentences(text)
         if not summary.finished and len(sentences) > 1 and not _SENTENCE_END.search(sentences[-1]):
             sentences.pop()
         return sentences
@@ -407,7 +407,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def count_words(text: str) -> int:
-    """Counts whitespace-separated words, ignoring lone punctuation; each Chinese or Japanese character is a word."""
+    """Counts words separated by whitespace, but not lone punctuation; each Chinese or Japanese character is a word."""
     return sum(1 for _ in _word_pattern().finditer(text))
 
 
@@ -427,8 +427,8 @@ class Summarizer(LongTextTranslator):
     """
 
     window: int | None = None
-    """Maximum number of tokens in a window. None: a single window, with as much of an article as the translator reads.
-    """
+    """Maximum number of tokens in a window. If it is None, there is a single window, with as much of an article as the
+    translator reads."""
     sentences: int | None = None
     """Maximum number of sentences in a summary; see `SummaryLimit`."""
     words: int | None = None
@@ -473,7 +473,10 @@ class Summarizer(LongTextTranslator):
 
 
 def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
-    """Joins consecutive texts as long as they fit into `size` tokens; each text comes with its number of tokens."""
+    """Joins consecutive texts as long as they fit into `size` tokens.
+
+    The input and the result are pairs of a text and its number of tokens.
+    """
     packed: list[tuple[str, int]] = []
     for text, length in pieces:
         packed_text, packed_length = packed[-1] if packed else ("", 0)

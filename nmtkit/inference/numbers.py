@@ -1,4 +1,4 @@
-"""Finds numbers, URLs and e-mail addresses in a source that its translation lacks; numbers are compared by value."""
+"""Finds the numbers, URLs and e-mail addresses of a source that its translation lacks; compares numbers by value."""
 
 import html
 import re
@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 SMALL = 12
-"""Whole numbers up to this limit are often written as words or as the name of a month."""
+"""Whole numbers up to this limit are often spelled out as words, or written as the name of a month."""
 
 _URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'`“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _SCHEME = re.compile(r"^https?://")
@@ -40,18 +40,18 @@ class WrittenNumber:
     value: Decimal | None
     """Value of the number; None if the text consists of several numbers, as in 28.11.2026."""
     parts: tuple[Decimal, ...] = ()
-    """The numbers between the separators, if they may be separate numbers."""
+    """The numbers between the separators, in case that these are separate numbers."""
     is_scaled: bool = False
     """Whether a multiplier such as 万 follows the number."""
 
     @property
     def is_small(self) -> bool:
-        """Whether a translation may write the number as a word; see `SMALL`."""
+        """Whether a translation may spell the number out as a word; see `SMALL`."""
         return self.value is not None and self.value <= SMALL and self.value % 1 == 0
 
     @property
     def digits(self) -> str:
-        """Digits without leading and trailing zeros; a multiplier does not change them."""
+        """Digits without leading and trailing zeros; the same with and without a multiplier such as 万."""
         digits = () if self.value is None else self.value.as_tuple().digits
         return "".join(map(str, digits)).strip("0")
 
@@ -114,9 +114,9 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
 
     Numbers are compared by value: "1,000", "1.000", "1 000" and digits of any script are equal, as are "3.5" and "3,5",
     "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "1990s" and "90er", "20,000" and "2万". Roman
-    numerals in the translation count too (XXe siècle). Whole numbers up to 12 may be translated by words or by the name
-    of a month, so they are reported only if the translation has another number instead. Multipliers that are written as
-    words (million) are not understood.
+    numerals in the translation count, too (XXe siècle). Whole numbers up to 12 may be translated as words or as the
+    name of a month, so they are reported only if the translation has a different number instead. Multipliers that are
+    written as words (million) are not recognized.
     """
     source = html.unescape(_TAG.sub("", source))
     translation = html.unescape(translation)
@@ -155,14 +155,15 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
             continue
         missing.append(number.text)
 
-    # Assume that each number found only in the translation replaces a number of the source. They first account for the
-    # large numbers reported above. Any that remain replace small numbers, which therefore were not written as words.
+    # Assume that each number that occurs only in the translation replaces a number of the source. These replacements
+    # account for the large numbers reported above. If there are more of them, they must also have replaced small
+    # numbers, which were therefore not spelled out as words.
     replacing = values - read.values
     small = [number for number in read.numbers if number.is_small and number.value not in values]
     if len(replacing) > len(missing):
         for number in small:
             assert number.value is not None
-            # 3 pm and 15 heures
+            # "3 pm" may have become "15 heures".
             if number.digits not in scaled_digits and number.value + 12 not in replacing:
                 missing.append(number.text)
     return tuple(dict.fromkeys(missing))

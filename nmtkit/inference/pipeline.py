@@ -23,23 +23,23 @@ from typing import Protocol
 import torch
 
 from nmtkit.core import device as devices
-from nmtkit.data.text.features import Rows
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.inference import inputs
+from nmtkit.inference.constraints.requests import InputLine
 from nmtkit.inference.inputs import SourceLine, TextModel
-from nmtkit.inference.requests import Request
 from nmtkit.inference.result import EMPTY, Translation
 
 IDLE_SECONDS = 0.1
 """Seconds that idle decoders wait for more lines before they stop."""
 TYPICAL_BEAM = range(4, 17)
-"""Beam sizes for which a batch's token budget is designed; wider beams get fewer sentences, narrower beams more."""
+"""Beam sizes for which the token budget of a batch is designed; a batch has fewer sentences if the beam size is larger,
+and more if it is smaller."""
 SIMILAR_SHARE = 0.75
 """A sentence may fill a free slot in a batch if its length is at least this share of the batch's width."""
 PREFETCH_WINDOWS = 3
 """Number of windows that are read ahead of the window whose results are being written."""
 
-Lines = Sequence[str | Rows | Request]
+Lines = Sequence[InputLine]
 """A window of input lines."""
 
 
@@ -136,7 +136,7 @@ class Pipeline:
                 raise self._input_error
         finally:
             # Python aborts if it exits while a thread is inside a C++ library. The reading thread may still be waiting
-            # for a window, so make sure that it never enters the tokenizer again nor holds the last reference to the
+            # for a window, so make sure that it neither enters the tokenizer again nor holds the last reference to the
             # model.
             with self._encoding:
                 self._is_abandoned = True
@@ -256,7 +256,8 @@ class Pipeline:
         end: BaseException | None = None
         try:
             if self._in_process:
-                # A decoding step's matrix products are so small that cores sharing one would mostly wait.
+                # The matrix products of a decoding step are so small that cores that share one mostly wait for each
+                # other.
                 devices.use_one_thread()
             for job in decoder(self._queue):
                 outputs.put(job)
@@ -288,7 +289,7 @@ class JobQueue:
         self._hypotheses = hypotheses
         self._windows: deque[deque[Job]] = deque()
         self._changed = Condition()  # guards all attributes below and the windows
-        self._has_new_window = False  # since the last call of `wait_for_window`
+        self._has_new_window = False  # whether one was added since the last `wait_for_window`
         self._is_closed = False
         self._is_over = False  # all decoders are idle and have to stop
         self._running = 0  # number of decoders that were started
@@ -335,7 +336,7 @@ class JobQueue:
             return 0 if self._is_over else self._running
 
     def next_batch(self) -> list[Job]:
-        """Returns the longest lines of the first window, after waiting for one if necessary; none at the end."""
+        """Waits for a window, and returns the longest lines of the first one; an empty list at the end of the input."""
         with self._changed:
             self._wait_for_lines()
             if not self._windows:
@@ -356,7 +357,7 @@ class JobQueue:
             return jobs
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns lines of the first window that are nearly as long as the batch is wide, up to a constrained line."""
+        """Returns lines of the first window with nearly as many tokens as `columns`; stops at a constrained line."""
         with self._changed:
             if not self._windows:
                 return []
@@ -387,7 +388,7 @@ class JobQueue:
         return max(1, slots)
 
     def _useful_decoders(self, lines: int) -> int:
-        """Returns the number of decoders that pays off for a number of lines."""
+        """Returns how many decoders are worth starting for a number of lines."""
         return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
 
     def _wait_for_lines(self) -> None:
@@ -429,5 +430,5 @@ def _columns(window: deque[Job]) -> int:
 
 
 def _counted_tokens(job: Job) -> int:
-    """Returns the length of a source; an empty prompt counts as one token."""
+    """Returns the number of tokens of a source; an empty prompt counts as one token."""
     return max(1, job.source.length)

@@ -57,7 +57,7 @@ def score_candidates(
 ) -> list[list[Candidate]]:
     """Scores a direct model's translations of each source with the channel model and the language model.
 
-    Drops empty translations, unless a source has no others: then its only candidate is the empty text.
+    Drops empty translations. If a source has no other translations, its only candidate is the empty text.
     """
     numbers = []  # index of each translation's source
     translations = []

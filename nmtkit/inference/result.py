@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from nmtkit.data.tokenizers.tokenizer import Tokenizer
 from nmtkit.data.tokenizers.words import word_spans
 from nmtkit.decoding.settings import MbrConfig, SearchConfig
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.numbers import missing_numbers
-from nmtkit.inference.requests import Request
 from nmtkit.inference.unknowns import Replacement
 
 
@@ -53,7 +53,7 @@ class Translation:
 
     @property
     def missing_numbers(self) -> tuple[str, ...]:
-        """Numbers, URLs and e-mail addresses in the source that `text` lacks; see `numbers.missing_numbers`."""
+        """Numbers, URLs and e-mail addresses of the source that are missing from `text`; see `missing_numbers`."""
         return missing_numbers(self.source, self.text)
 
 

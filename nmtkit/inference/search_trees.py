@@ -1,4 +1,4 @@
-"""Records a search for a line's translation as a tree, with tokens as text."""
+"""Records the search for a line's translation as a tree of tokens."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig
-from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
+from nmtkit.decoding.tracing import SearchTrace, TracedCandidate, trace_search
 from nmtkit.inference.inputs import SourceLine, make_batch
 from nmtkit.inference.result import Translation, merge_and_rerank
 from nmtkit.inference.translator import Translator
@@ -21,13 +21,13 @@ def search_tree(
 
     This is the same search as `Translator.search`, with the same results and scores. Up to the beam size, the results
     include all hypotheses that finished or reached the length limit; with groups or MBR, duplicate texts are dropped.
-    Tokens that a rule blocked are in the tree if the step would otherwise have considered them.
+    Tokens that a rule blocked are in the tree if they are at least as likely as the worst candidate of the step.
 
     Args:
         translator: the model and the search settings.
         line: the source line.
-        place: name of the line in messages.
-        number: number of the line in the input, counted from 0, which seeds random samples.
+        place: location of the line, for messages.
+        number: number of the line in the input, counted from 0; it seeds random samples.
 
     Returns:
         The tree, and the translations, best first.
@@ -38,7 +38,7 @@ def search_tree(
     (source,) = translator.encode_sources([line])
     if source.is_empty:
         raise DataError(
-            f"{place} has no letters that the tokenizer knows: there is nothing to search for"
+            f"{place} has no letters that the tokenizer knows, so there is nothing to translate"
         )
     search = BeamSearch(
         translator.model,
@@ -48,7 +48,7 @@ def search_tree(
         token_classes=translator.token_classes(),
     )
     with devices.threads_for(1):
-        trace = SearchTracer(search).trace(make_batch([source]), number)
+        trace = trace_search(search, make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps: list[list[TreeNode]] = []
     # Node index of each hypothesis that survived the previous step, by its beam index.
@@ -118,7 +118,7 @@ def _tree_nodes(
             token_log_prob=candidate.token_log_prob,
             log_prob=candidate.log_prob,
             margin=None if threshold is None else candidate.log_prob - threshold,
-            score=None if candidate.rule else candidate.score,
+            score=None if candidate.rule else candidate.ranking_score,
             rule=candidate.rule,
         )
         nodes.append(node)
@@ -133,7 +133,7 @@ def _survival_threshold(
     EOS had to rank among the top k candidates of its group, where k is the group's number of hypotheses. Any other
     token had to be at least as probable as the least probable survivor of its group.
     """
-    # The candidates of a step are sorted, best first.
+    # The candidates of a group are sorted, best first, except for samples, which are in the order of their numbers.
     group = [other for other in step if not other.rule and other.group == candidate.group]
     if candidate.token == EOS and not candidate.rule:
         successful = group[: config.n_hypotheses // config.n_groups]
@@ -166,10 +166,10 @@ def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation
 
 
 _STOP_REASONS = {
-    "exact": "no other could become better than the best",
-    "huggingface": "no other is better at its present length",
+    "exact": "no other hypothesis could become better than the best one",
+    "huggingface": "no other hypothesis is better at its current length",
 }
-"""The reason why a search with ended hypotheses stops before the length limit, by `search.stop`."""
+"""Why a search with ended hypotheses stops before the length limit, by the value of `search.stop`."""
 
 
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
@@ -181,9 +181,9 @@ def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
     if isinstance(config, SamplingConfig) and ended == config.samples:
         return "The search stopped: all samples ended"
     if config.effective_stop == "first_k" and ended >= config.n_hypotheses:
-        return f"The search stopped: {count}, and the beam is {config.n_hypotheses} wide"
-    if len(trace.steps) >= trace.limit:
-        return f"The search stopped at the length limit of {trace.limit} tokens; {count}"
+        return f"The search stopped: {count}, and the beam size is {config.n_hypotheses}"
+    if len(trace.steps) >= trace.length_limit:
+        return f"The search stopped at the length limit of {trace.length_limit} tokens; {count}"
     if ended and config.effective_stop in _STOP_REASONS:
         return f"The search stopped: {count}, and {_STOP_REASONS[config.effective_stop]}"
     return f"The search stopped: {count}, and no hypothesis was left to continue"

@@ -1,9 +1,9 @@
-"""Writes synthetic parallel corpora, a text and its filtered translations; an interrupted run can be resumed.
+"""Writes synthetic parallel corpora: a text and its translations, from which bad pairs are filtered out.
 
 Back-translation (Sennrich et al. 2016, "Improving neural machine translation models with monolingual data") translates
 text in the target language with a model for the reverse direction; the translations serve as sources. Forward
 translation, used in sequence-level distillation (Kim and Rush 2016), translates sources; the translations serve as
-targets.
+targets. An interrupted run can be resumed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from nmtkit.inference.result import Translation
 
 @dataclass(frozen=True)
 class SyntheticFilter:
-    """Limits for pairs. Pairs with an empty side or with an unfinished translation are always left out."""
+    """Limits that a pair must satisfy. Pairs with an empty side or an unfinished translation are always left out."""
 
     max_ratio: float
     """Maximum ratio between the token counts of the longer and the shorter side."""
@@ -34,10 +34,10 @@ class SyntheticFilter:
         if not line.strip() or not translation.text.strip():
             return "empty"
         if not translation.finished:
-            return "cut at the length limit"
+            return "cut off at the length limit"
         lengths = (len(translation.tokens), len(translation.src_tokens))
         if max(lengths) > self.max_ratio * min(lengths):
-            return "too unlike in length"
+            return "too different in length"
         if self.min_log_prob is not None:
             tokens_with_eos = len(translation.tokens) + 1
             if translation.log_prob < self.min_log_prob * tokens_with_eos:
@@ -49,7 +49,7 @@ class SyntheticFilter:
 class SyntheticCorpus:
     """A folder with the corpus files `src.txt` and `tgt.txt`, and with `progress.json`, which records the progress.
 
-    A resumed run continues after the last recorded line. The text and the settings must not have changed.
+    A resumed run continues after the last recorded line; the text and the settings must be the same as before.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class SyntheticCorpus:
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of pairs that were left out, by reason."""
     over: bool = False
-    """Whether all of the text is finished."""
+    """Whether all lines of the text are finished."""
 
     def __post_init__(self) -> None:
         self._text_hash = hashlib.sha256()  # hash of the finished lines
@@ -72,7 +72,7 @@ class SyntheticCorpus:
         if not path.exists():
             if any(text.exists() for text in self.paths):
                 raise DataError(
-                    f"{self.folder}: has a text that this command did not write; name another folder with -o"
+                    f"{self.folder}: contains a text that this command did not write; use a different folder (-o)"
                 )
             return
         try:
@@ -84,12 +84,12 @@ class SyntheticCorpus:
             self._expected_hash = str(progress["text"])
             self._sizes = [int(size) for size in progress["sizes"]]
         except (LookupError, TypeError, ValueError) as fault:
-            raise DataError(f"{path}: damaged ({fault}); name another folder with -o") from fault
+            raise DataError(f"{path}: damaged ({fault}); use a different folder (-o)") from fault
         for key, value in self.settings.items():
             if settings.get(key) != value:
                 raise DataError(
-                    f"{self.folder}: was begun with another {key}: {settings.get(key)!r}, not {value!r}; use the first "
-                    "one to continue, or name another folder with -o"
+                    f"{self.folder}: this corpus was started with a different {key}: {settings.get(key)!r}, not "
+                    f"{value!r}; use the original one to continue, or use a different folder (-o)"
                 )
 
     @property
@@ -103,12 +103,12 @@ class SyntheticCorpus:
         return self.read - self.left_out.total()
 
     def to_translate(self, windows: Iterator[list[str]]) -> Iterator[list[str]]:
-        """Yields windows of lines to translate, with finished lines replaced by empty ones.
+        """Yields windows of lines to translate, in which finished lines are replaced with empty ones.
 
-        All lines thus keep their numbers, which seed the random samples.
+        This way all lines keep their numbers, which seed the random samples.
 
         Raises:
-            DataError: the text differs from the one with which the corpus was begun.
+            DataError: the text differs from the one that the corpus was started with.
         """
         left = self.read  # number of finished lines that have not been skipped yet
         for window in windows:
@@ -117,12 +117,14 @@ class SyntheticCorpus:
             left -= skipped
             if skipped and not left and self._text_hash.hexdigest() != self._expected_hash:
                 raise DataError(
-                    f"{self.folder}: was begun with another text; use that one, or another folder with -o"
+                    f"{self.folder}: this corpus was started with a different text; use the original text, or a "
+                    "different folder (-o)"
                 )
             yield [""] * skipped + window[skipped:]
         if left:
             raise DataError(
-                f"{self.folder}: was begun with a text of at least {self.read} lines, and this one has fewer"
+                f"{self.folder}: this corpus was started with a text of at least {self.read} lines, but this text has "
+                "fewer; use the original text, or a different folder (-o)"
             )
 
     def write(
@@ -131,7 +133,8 @@ class SyntheticCorpus:
         """Writes pairs of lines and translations, and yields the number of new lines in each group.
 
         Args:
-            results: groups of lines and their translations. The first `read` lines, already finished, are skipped.
+            results: groups of lines and their translations. The first `read` lines, which are already finished, are
+                skipped.
             keep: decides which pairs are written.
         """
         with write_errors(self.folder), ExitStack() as stack:

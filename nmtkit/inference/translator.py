@@ -1,4 +1,4 @@
-"""`Translator`: searches with any model that writes text, and rescores given translations.
+"""`Translator`: decodes with any model that generates text, and rescores given translations.
 
 Results come in the order of the input, as n-best lists with scores and, on request, attention and copied words.
 """
@@ -22,13 +22,17 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.languages import forces_first_token
-from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.engine import Engine, NumberedBatch, StepMode
 from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
 from nmtkit.decoding.rules import RULES
 from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.inference import attention_views
+from nmtkit.inference.constraints.glossary import Glossary
+from nmtkit.inference.constraints.requests import Request
+from nmtkit.inference.constraints.terms import unmet_constraints
+from nmtkit.inference.constraints.words import word_starts
 from nmtkit.inference.inputs import (
     WINDOW,
     SourceLine,
@@ -51,7 +55,6 @@ from nmtkit.inference.pipeline import (
     Pipeline,
     SingleBatch,
 )
-from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
 from nmtkit.inference.unknowns import UnknownReplacer
 from nmtkit.inference.workers import WorkerPool, Workers
@@ -63,7 +66,7 @@ if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
 
 WORKERS_PER_WINDOW = 8
-"""Lines are read one window at a time, plus another window for every further group of this many workers."""
+"""Number of workers per window of lines: if there are more workers, several windows are read together."""
 FIRST_LINES = 64
 """Size of the first window of a stream, which is small so that the first results come early."""
 
@@ -85,19 +88,19 @@ class Translator(TextModel):
 
     config: SearchConfig
     replacer: UnknownReplacer | None = None
-    """See `replacing_unknown`."""
+    """Replaces unknown words in translations; see `replacing_unknown`."""
     workers: Workers | None = None
-    """Worker processes, which search instead of this process if there are many lines; see `Workers.should_use`."""
+    """Worker processes, which decode instead of this process if there are many lines; see `Workers.should_use`."""
     shortlist: Shortlist | None = None
-    """Restricts the search to these target tokens; on the model's device."""
+    """The only target tokens that the search considers for each source, on the model's device; None for all tokens."""
     steps: StepMode = "auto"
     """How decoding steps run, e.g. as captured CUDA graphs; see `StepMode`."""
-    terminology: Terminology | None = None
-    """Glossary: if a source contains one of its terms, the translation must contain the term's translation."""
+    glossary: Glossary | None = None
+    """A glossary. If a source contains one of its terms, the translation must contain the term's translation."""
     external_engine: ExternalEngine | None = None
-    """Library that searches instead of `nmtkit.decoding`."""
+    """External library that decodes instead of `nmtkit.decoding`; None if there is none."""
     falls_back: bool = True
-    """Whether `nmtkit.decoding` takes over searches that the external engine cannot run, instead of an NmtkitError."""
+    """Whether `nmtkit.decoding` takes over searches that the external engine does not support; they fail otherwise."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches, kept so that later searches reuse their captured CUDA graphs."""
 
@@ -140,9 +143,9 @@ class Translator(TextModel):
     ) -> str | list[str]:
         """Returns the best translation of each line, or of a single string.
 
-        The translation of an empty line is empty. A language model continues the line as a prompt; an empty prompt
-        makes it write a text from scratch. `terms` is a glossary for this call; see `with_terms`. Use `search` to find
-        out whether sources were truncated; its docstring explains how CPU cores are used.
+        The translation of an empty line is empty. A language model uses the line as a prompt and continues it; with an
+        empty prompt, it generates a text from scratch. `terms` is a glossary for this call; see `with_terms`. Use
+        `search` to find out whether sources were truncated; its docstring explains how CPU cores are used.
         """
         if terms is not None:
             return self.with_terms(terms).translate(lines)
@@ -174,8 +177,8 @@ class Translator(TextModel):
             need_log_probs: whether token log-probabilities are needed; if not, they may be NaN, which saves CTranslate2
                 a forward pass.
 
-        Many lines are searched on all CPU cores, as in `nmtkit translate`: by forks of this process if it can fork,
-        otherwise by threads. Scripts need no `if __name__ == "__main__"` guard. The method is thread-safe.
+        Many lines are decoded on all CPU cores, as in `nmtkit translate`: in forks of this process if it can fork,
+        otherwise in threads. Scripts need no `if __name__ == "__main__"` guard. The method is thread-safe.
         """
         require_list(lines=lines)
         requests = [
@@ -211,12 +214,12 @@ class Translator(TextModel):
         need_attention: bool = False,
         need_copies: bool = False,
     ) -> Generator[list[list[Translation]], None, None]:
-        """Searches for lines that arrive in windows; yields their results in input order, in groups as they finish.
+        """Translates lines that arrive in windows; yields the results in input order, in groups as they finish.
 
-        A thread reads a few windows ahead, and only these are held in memory. Lines of one window are searched
-        together, so a window should have all lines that are available. Close the generator if you do not exhaust it.
-        An exception raised by `windows`, or by a request that cannot be met, is re-raised after the results of all
-        earlier lines. Without `need_copies`, token log-probabilities may be NaN.
+        A thread reads a few windows ahead, and only these are held in memory. The lines of a window are decoded
+        together, so a window should contain all lines that are available. Close the generator if you do not exhaust it.
+        An exception raised by `windows`, or by a request that cannot be fulfilled, is re-raised after the results of
+        all earlier lines. Without `need_copies`, token log-probabilities may be NaN.
         """
         remaining = iter(windows)
         first = next(remaining, [])
@@ -231,9 +234,11 @@ class Translator(TextModel):
     def _stream_lines(
         self, windows: Iterator[Lines], outputs: _Outputs, available: int
     ) -> Generator[list[list[Translation]], None, None]:
-        """Streams windows through worker processes if that pays off for `available` lines, else through threads."""
+        """Translates windows in worker processes if that pays off for `available` lines, otherwise in threads."""
         decoder = self._build_decoder(outputs)
         workers = self.workers
+        if self.external_engine is not None:
+            workers = None  # the library has threads of its own, which do not survive a fork
         if workers is not None and workers.should_use(available):
             yield from self._stream_by_processes(windows, outputs, decoder=decoder, workers=workers)
         else:
@@ -281,7 +286,7 @@ class Translator(TextModel):
         hypotheses = self.config.n_hypotheses
         if self.external_engine is not None:
             decoders = self.external_engine.searches
-            # The library fills its batches by itself, so a narrow beam does not need larger ones.
+            # The library assembles its own batches, so a small beam size does not need larger batches here.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
         pipeline = Pipeline(
             encode=self._encode_lines,
@@ -296,15 +301,15 @@ class Translator(TextModel):
 
     def _encode_lines(self, lines: Lines) -> list[SourceLine]:
         return self.encode_requests(
-            [Request.from_line(line) for line in lines], self.terminology, self.config
+            [Request.from_line(line) for line in lines], self.glossary, self.config
         )
 
     @override
     def facts(self) -> list[str]:
         facts = super().facts()
         facts.append(f"{self.config.size_key} {self.config.n_hypotheses}")
-        if self.terminology is not None:
-            facts.append(f"{len(self.terminology.entries)} terms")
+        if self.glossary is not None:
+            facts.append(f"{len(self.glossary.entries)} terms")
         return facts
 
     @property
@@ -332,18 +337,18 @@ class Translator(TextModel):
             if outputs.attention:
                 missing.append("attention")
             if self.replacer is not None:
-                missing.append("unknown words to replace")
-            if self.terminology is not None:
+                missing.append("replacing unknown words")
+            if self.glossary is not None:
                 missing.append("terms")
             if not missing:
                 return self._external_decoder(engine, outputs)
-            reason = f"{engine.name} has no {', no '.join(missing)}"
+            reason = f"{engine.name} does not support {' or '.join(missing)}"
         self._require_falls_back(reason)
         return self._nmtkit_decoder(outputs)
 
     def _require_falls_back(self, reason: str) -> None:
         if not self.falls_back:
-            raise NmtkitError(f"{reason}; leave that out, or take `--engine auto`")
+            raise NmtkitError(f"{reason}; omit what is not supported, or use `--engine auto`")
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
         """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""
@@ -453,25 +458,26 @@ class Translator(TextModel):
         """Returns a translator that replaces unknown words with source words or their dictionary translations.
 
         See `UnknownReplacer`. `Translation.text` contains the replacements, `Translation.replaced` lists them, and
-        `Translation.tokens` still has the model's tokens. The search may generate the unknown word even if the recipe
-        forbids it.
+        `Translation.tokens` still has the tokens that the model generated. The search may generate the unknown word
+        even if the recipe forbids it.
         """
-        self.require_attention("find the source of unknown words by")
+        self.require_attention("replace unknown words")
         config = self.config.changed({"forbid_unknown": False})
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
     def with_terms(self, terms: Mapping[str, str]) -> "Translator":
-        """Returns a translator that uses a glossary: where a source has a source term, it writes the target term.
+        """Returns a translator with a glossary: if a line has a source term, its translation has the target term.
 
-        Terms match whole words; see `Terminology`. The entries are added to `terminology`, and override its entries
-        for the same source terms.
+        Terms match whole words; see `Glossary`. The entries are added to those of `glossary`, and override its
+        entries for the same source terms.
         """
         self.config.reject_constraints()
-        entries = dict(terms)
-        if self.terminology is not None:
-            entries = self.terminology.entries | entries
-        translator = replace(self, terminology=Terminology(entries))
-        # Engines do not depend on terms, so sharing them makes a glossary per call cheap. The dataclass is frozen.
+        glossary = Glossary(terms)
+        if self.glossary is not None:
+            glossary = self.glossary.overridden_by(glossary)
+        translator = replace(self, glossary=glossary)
+        # Engines do not depend on terms; sharing them makes it cheap to use a different glossary in each call. Plain
+        # assignment is impossible because the dataclass is frozen.
         object.__setattr__(translator, "_engines", self._engines)
         return translator
 
@@ -486,7 +492,7 @@ class Translator(TextModel):
         for translation in translations:
             line = translation.source if translation.request is None else translation.request
             requests.append(replace(Request.from_line(line), must=(), must_not=()))
-        results = replace(self, terminology=None).search(requests)
+        results = replace(self, glossary=None).search(requests)
         costs = []
         for unconstrained, translation in zip(results, translations, strict=True):
             costs.append(unconstrained[0].log_prob - translation.log_prob)
@@ -533,13 +539,13 @@ class Translator(TextModel):
         need_attention: bool = False,
         first: int = 1,
     ) -> list[Translation]:
-        """Scores given translations with the same scores that a search would give to the same tokens.
+        """Scores given translations in the same way as a search would score the same tokens.
 
         Args:
             sources: source lines; for a language model, prompts that the targets continue.
-            targets: a translation of each source. Text is tokenized, perhaps not into the tokens that a search would
-                choose; a `Translation` keeps its tokens, and is scored without EOS if it is unfinished. An empty target
-                consists of EOS only; if both sides are empty, the score is 0, as for an empty line in `search`.
+            targets: a translation of each source. Text is tokenized, not necessarily into the tokens that a search
+                would choose. A `Translation` keeps its tokens, and is scored without EOS if it is unfinished. An empty
+                target consists only of EOS. If both sides are empty, the score is 0, as for an empty line in `search`.
             need_attention: whether to return the attention, and copied words if the model copies.
             first: number of the first pair, for messages.
         """
@@ -568,7 +574,8 @@ class Translator(TextModel):
                     prompt = source.ids if source.is_prompt else []
                     positions = slice(len(prompt), len(prompt) + len(target.ids) + finished[number])
                     token_log_probs = log_probs[row, positions].double()  # (T,)
-                    # Tokens that the search cannot choose are free: a forced prefix, and EOS at the length limit.
+                    # Tokens about which the search has no choice cost nothing: a forced prefix, and EOS at the length
+                    # limit.
                     prefix = list(source.prefix)
                     if self.config.certain_prefix and target.ids[: len(prefix)] == prefix:
                         token_log_probs[: len(prefix)] = 0.0
@@ -602,7 +609,7 @@ class Translator(TextModel):
     def _length_limits(self, batch: Batch) -> list[int]:
         """Returns the maximum number of tokens, including EOS, that a search could generate for each sentence."""
         config = self.config
-        # Without a source text, the limit does not depend on the input's length (rows of features, or a prompt).
+        # Without a source text, the limit does not depend on the length of the input (rows of features, or a prompt).
         if not batch.reads_text:
             config = config.changed({"max_length_ratio": 0.0})
         limits: list[int] = max_lengths(config, batch.lengths, None).tolist()
@@ -621,7 +628,7 @@ class Translator(TextModel):
                 encoded[number] = self.encode_target_tokens(target.tokens, source, pair_number)
             if encoded[number].ids and source.is_empty:
                 raise DataError(
-                    f"pair {pair_number}: its source side is empty and its target side is not; "
+                    f"pair {pair_number}: the source side is empty, but the target side is not; "
                     "remove the pair, or check whether the two files belong together"
                 )
         return [encoded[number] for number in range(len(targets))]
@@ -641,7 +648,7 @@ class Translator(TextModel):
             targets: a translation of each source, or None to have the model translate it.
             subwords: whether to show the model's tokens instead of words with their punctuation.
         """
-        self.require_attention("draw")
+        self.require_attention("show attention")
         translations = self._given_or_searched(sources, targets, need_attention=True)
         pictures = []
         for number, translation in enumerate(translations, start=1):
@@ -654,8 +661,8 @@ class Translator(TextModel):
     ) -> "list[HeadsPicture]":
         """Returns each pair's token-level attention in every head of every layer of a Transformer.
 
-        Row t of `decoder` and `cross` is the attention in the step that *writes* target token t. A source whose target
-        is None is translated by the model.
+        Row t of `decoder` and `cross` is the attention in the step that *generates* target token t. A source whose
+        target is None is translated by the model.
         """
         attention_views.require_heads(self)  # before the search
         translations = self._given_or_searched(sources, targets)
@@ -674,7 +681,7 @@ class Translator(TextModel):
         for side, lines in (("source", sources), ("target", targets)):
             for number, line in enumerate(lines, start=1):
                 if line is not None and not line.strip():
-                    raise DataError(f"{side} line {number} is empty: there is nothing to draw")
+                    raise DataError(f"{side} line {number} is empty, so there is nothing to draw")
         to_search = {}
         to_rescore = {}
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
@@ -696,7 +703,7 @@ class Translator(TextModel):
 
 
 class _Batches:
-    """Collates jobs into batches for an engine; implements `nmtkit.decoding.batching.SentenceSource`."""
+    """Collates jobs into batches for an engine; implements `nmtkit.decoding.engine.SentenceSource`."""
 
     def __init__(self, model: Model, device: torch.device, source: JobSource) -> None:
         self._source = source
@@ -714,7 +721,7 @@ class _Batches:
             return None
         columns = max(job.source.length for job in jobs) + 1
         if not self._is_on_cpu:
-            # Each captured CUDA graph has a fixed width, so round up to few different widths.
+            # Each captured CUDA graph has a fixed width, so the width is rounded up to one of a few values.
             columns = bucket_width(columns, *self._position_limits)
         return self._batch(jobs, columns)
 
@@ -733,7 +740,7 @@ class _Batches:
 def _with_translations(
     decoder: JobDecoder, write: Callable[[Job], list[Translation]]
 ) -> JobDecoder:
-    """Wraps a worker's decoder so that it also writes translations, which are cheaper to send than hypotheses."""
+    """Wraps a worker's decoder so that it returns translations, which are cheaper to send than hypotheses."""
 
     def decode(source: JobSource) -> Iterator[Job]:
         for job in decoder(source):
@@ -750,7 +757,7 @@ def _open_decoder(
     outputs: _Outputs,
     device: str,
 ) -> JobDecoder:
-    """Opens a translator in a worker that is a new interpreter, and returns the worker's decoder."""
+    """Opens a translator in a worker process that is not a fork, and returns its decoder."""
     translator = replace(open_translator(device), config=config, replacer=replacer)
     write = partial(translator._translations, outputs=outputs)
     return _with_translations(translator._build_decoder(outputs), write)

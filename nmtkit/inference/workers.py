@@ -1,4 +1,4 @@
-"""Worker processes that search for a translator, each with a core or a device to itself.
+"""Worker processes that decode for a translator, each on a CPU core or a device of its own.
 
 On Linux, CPU workers are forks that share the weights, including those packed for the CPU. Each computes in one thread,
 since OpenMP threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers on other devices are new
@@ -27,13 +27,12 @@ class Workers:
     devices: Sequence[str]
     """Device of each process."""
     open_translator: Callable[[str], Any] | None = None
-    """Picklable function that opens the translator on a device in a new interpreter; None if the processes are forks.
-    """
+    """Picklable function that opens the translator on a device in a new interpreter; None if workers are forks."""
     min_lines: int = 0
     """Minimum number of lines, available at once, for which workers pay off."""
 
     def should_use(self, lines: int) -> bool:
-        """Returns whether workers should search for this number of lines; False if they cannot be forked."""
+        """Returns whether workers should decode this number of lines; False if forks are needed but not possible."""
         return lines >= self.min_lines and (self.open_translator is not None or devices.can_fork())
 
 
@@ -105,12 +104,12 @@ class _Worker:
                 connection.send(jobs)
         except MemoryError as fault:
             raise NmtkitError(
-                f"{name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
+                f"{name} is out of memory: {fault}; use smaller batches (--batch-tokens N) or fewer workers"
             ) from fault
         except (EOFError, OSError) as fault:
             raise NmtkitError(
                 f"{name} {self.process.exit_reason()}, and its unfinished lines are lost; the output before them is "
-                "complete. If there was not enough memory for all workers, try fewer (--workers N) or "
+                "complete. If there was not enough memory for all workers, use fewer (--workers N) or "
                 "smaller batches (--batch-tokens N)"
             ) from fault
 
@@ -136,7 +135,7 @@ class _RemoteSource:
 def _serve_searches(
     make_decoder: Callable[[str], JobDecoder], device: str, connection: Connection
 ) -> None:
-    """Main function of a worker: searches whenever the parent asks for it."""
+    """Main function of a worker: decodes whenever the parent requests a search."""
     if device == "cpu":
         torch.set_num_threads(1)
     try:

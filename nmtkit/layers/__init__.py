@@ -1,1 +1,1 @@
-"""Pure tensors in, tensors out: no batch, no memory, no recipe."""
+"""Layers and tensor functions. They read and return plain tensors, and do not depend on batches, models or recipes."""

@@ -1,17 +1,17 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
-The *score* measures how well a query matches a key, the *window* limits the positions that a query may attend to, and
-the *coverage* is the sum of earlier queries' weights. A row of memory serves Q queries at once: the K hypotheses of a
-sentence share its keys and values, which are never copied.
+The *score* measures how well a query matches a key. The *window* limits the positions that a query may attend to. The
+*coverage* of a position is the sum of its attention weights in earlier steps. All Q queries of a sentence, such as the
+K hypotheses of a beam, share one row of keys and values, which are never copied.
 
-A local window (Luong et al. 2015, section 3.2) has a centre p_t for every query and a half-width D. The query attends
+A local window (Luong et al. 2015, section 3.2) has a centre p_t for each query, and a half-width D. The query attends
 to the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone (eq. 7).
 Source positions are counted from 0 and include EOS.
 
-Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position, which is sampled
-from the weights in training; otherwise the position with the largest weight is taken.
+Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position. In training it is
+sampled from the weights; at inference it is the position with the largest weight.
 
-Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq size of a query, Hm size of an
+Notation: B sentences, Q queries per sentence, S source length, A attention size, Hq size of a query, Hm size of an
 encoder state, Hk size of a key, D half-width of a window, W = 2D+1 positions of a window, T target length.
 """
 
@@ -36,15 +36,14 @@ WindowKind = Literal["global", "local_m", "local_p"]
 
 
 class AttentionScore(nn.Module, ABC):
-    """Measures how well a query matches each key. The result is a number, the energy.
+    """Computes how well a query matches each key. The result for a pair of them is called the energy.
 
-    Every score is built with the same four sizes. `attention_size` is for scores that project queries and keys into a
-    separate space; `max_positions`, the longest source, is for scores with parameters for each position.
+    All scores are built with the same four sizes. `attention_size` is for scores that project queries and keys into a
+    separate space; `max_positions`, the maximum source length, is for scores with parameters for each position.
     """
 
     costly: ClassVar[bool] = False
-    """Whether each query-key pair is computed separately; otherwise one matrix product covers all pairs of a sentence.
-    """
+    """Whether the energy of each query-key pair is computed separately, and not by one matrix product for all pairs."""
 
     @abstractmethod
     def __init__(
@@ -55,7 +54,7 @@ class AttentionScore(nn.Module, ABC):
     def project(self, values: Tensor) -> Tensor:
         """Returns the keys `(B, S, Hk)` of encoder states `(B, S, Hm)`: the part of the score that needs no query.
 
-        Keys are meant for the same score's `forward` only: a score may scale them as its own computation needs.
+        Only `forward` of the same score can use these keys, because a score may scale them for its own computation.
         """
         return values
 
@@ -89,7 +88,8 @@ class Additive(AttentionScore):
     def project(self, values: Tensor) -> Tensor:
         """Returns the doubled keys `2 (U h_j + b)`, `(B, S, A)`.
 
-        `additive_energies` computes tanh x from 2x. Doubling the keys here does it once per sentence, not in each step.
+        `additive_energies` computes tanh x from 2x. The keys are doubled here, once per sentence, rather than in every
+        step.
         """
         keys = self.key(values)  # (B, S, A)
         return keys * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
@@ -102,8 +102,8 @@ class Additive(AttentionScore):
 class CoveredAdditive(Additive):
     """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is the coverage of position i.
 
-    Not in `SCORES`, since only a model that keeps the coverage can use it. `w_c` starts at zero, so that a model that
-    gets coverage in a later training stage continues from what it has learned.
+    It is not in `SCORES`, since only a model that maintains the coverage can use it. `w_c` is initialised to zero, so
+    that a model to which coverage is added in a later stage of training first behaves as before.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class Dot(AttentionScore):
         super().__init__(query_size, memory_size, attention_size, max_positions)
         if query_size != memory_size:
             raise RecipeError(
-                f"a dot score compares queries of size {query_size} with encoder states of size {memory_size}: "
-                "make the sizes equal, or choose the score general or additive"
+                f"a dot score multiplies queries of size {query_size} by encoder states of size {memory_size}; make "
+                "the sizes equal, or use the score general or additive"
             )
         self.scale = 1.0 / math.sqrt(query_size) if self.scaled else 1.0
 
@@ -172,10 +172,10 @@ class General(AttentionScore):
 
 @SCORES.register("location")
 class Location(AttentionScore):
-    """`e_i = w_i^T s`, w_i a vector per source position: Luong et al. 2015, eq. 8.
+    """`e_i = w_i^T s`, with a learned vector w_i for each source position i: Luong et al. 2015, eq. 8.
 
-    The energy depends on the query and on the position, but not on the word there. The matrix of all w_i has
-    `max_positions` rows.
+    The energy depends on the query and on the position, but not on the word at that position. There are
+    `max_positions` vectors.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Location(AttentionScore):
         self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
-        """Returns the encoder states themselves, `(B, S, Hm)`; `forward` reads only their length.
+        """Returns the encoder states unchanged, `(B, S, Hm)`; `forward` needs only their number.
 
         Raises:
             DataError: a source has more than `max_positions` tokens.
@@ -194,8 +194,8 @@ class Location(AttentionScore):
         max_positions = self.positions.out_features
         if length > max_positions:
             raise DataError(
-                f"a source has {length} tokens, including its end, but the location score has only {max_positions} "
-                "positions: leave out or split longer sentences, or train with a larger max_positions or another score"
+                f"a source has {length} tokens, including EOS, but the location score has only {max_positions} "
+                "positions; leave out or split longer sentences, or train with a larger max_positions or another score"
             )
         return values
 
@@ -209,8 +209,9 @@ class Location(AttentionScore):
 class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
-    The query determines the key and the sharpness: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. The sharpness
-    starts at about sqrt(Hm), so that the energies of random vectors have variance 1, as with a scaled dot product.
+    The key k_i and the sharpness beta_i are computed from the query: `k_i = W s_i`, `beta_i = softplus(w^T s_i + b)`.
+    The sharpness is initially about sqrt(Hm), so that the energies of random vectors have a variance of 1, as with a
+    scaled dot product.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class Cosine(AttentionScore):
         self.query = nn.Linear(query_size, memory_size, bias=False)
         self.sharpness = nn.Linear(query_size, 1, bias=False)
         initial_sharpness = math.sqrt(memory_size)
-        # softplus(base) is the initial sharpness
+        # The inverse of softplus, so that softplus(base) is the initial sharpness.
         base = math.log(math.expm1(initial_sharpness))
         self.base = nn.Parameter(torch.tensor([base]))  # (1,)
 
@@ -236,8 +237,8 @@ class Cosine(AttentionScore):
 
 
 def _normalized(vectors: Tensor) -> Tensor:
-    # A zero vector, as at padding, must stay zero, so the divisor may not become zero. In 16 bits, torch's default eps
-    # of 1e-12 would be rounded to zero.
+    # A zero vector, as at padding, must remain zero, so the divisor must not be zero. As a 16-bit number, torch's
+    # default eps of 1e-12 would be rounded to zero.
     eps = max(1e-12, torch.finfo(vectors.dtype).tiny)
     return functional.normalize(vectors, dim=-1, eps=eps)
 
@@ -246,14 +247,14 @@ if TYPE_CHECKING:
     ScoreKind = str
 else:
     ScoreKind = registry_name(SCORES)
-"""Name of a score."""
+"""Name of an attention score in `SCORES`."""
 
 
 class Gathering(Enum):
-    """Which vectors of a local window are gathered before computing with them.
+    """Which vectors are gathered from the local windows before attention is computed.
 
-    Without gathering, all queries of a sentence share a matrix product over all positions. With it, each query copies
-    the vectors in its window and computes with these only.
+    Without gathering, all queries of a sentence share one matrix product over all positions. With gathering, the
+    vectors in the window of each query are copied, and only these are used.
     """
 
     NONE = auto()
@@ -262,7 +263,7 @@ class Gathering(Enum):
 
 
 class LocalWindow(nn.Module, ABC):
-    """A local window of `half_width` D >= 1 tokens on either side of its centre."""
+    """A local window, which contains `half_width` (D >= 1) tokens on either side of its centre."""
 
     def __init__(self, half_width: int) -> None:
         super().__init__()
@@ -271,16 +272,16 @@ class LocalWindow(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """Returns the centres p_t as source positions: `(B, Q)`, float32 or wider.
+        """Returns the centres p_t, as source positions: `(B, Q)`, float32 or wider.
 
         Args:
             queries: `(B, Q, Hq)`.
-            positions: t, the number of target words before each query's word, `(B, Q)`.
-            lengths: number of real tokens in each source, `(B,)`.
+            positions: t, the number of target words before the word of each query, `(B, Q)`.
+            lengths: number of real tokens of each source, `(B,)`.
         """
 
     def factor(self, distances: Tensor) -> Tensor | None:
-        """Returns the factor for the weights after the softmax, or None for no factor, given distances `s - p_t`."""
+        """Returns the factor by which the softmax is multiplied, given distances `s - p_t`; None means no factor."""
         return None
 
     def weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ class LocalWindow(nn.Module, ABC):
 
         Energies, mask and distances `s - p_t` are `(B, Q, S)`, or `(B, Q, W)` for the positions of a window.
         """
-        # The choice of positions has no gradient; the centre learns from `factor` below.
+        # The choice of positions has no gradient; the centre is learned through `factor` below.
         inside = distances.detach().abs() <= self.half_width
         weights = masked_softmax(energies, mask & inside)
         factor = self.factor(distances)
@@ -297,17 +298,17 @@ class LocalWindow(nn.Module, ABC):
     def positions(self, centres: Tensor, length: int) -> Tensor:
         """Returns W consecutive positions `(B, Q, W)` that cover the windows around centres `(B, Q, 1)`.
 
-        All positions are between 0 and S-1: a window that extends beyond the source is shifted back into it.
+        All positions are between 0 and S-1: a window that would extend beyond the source is shifted.
         """
         first = (centres.detach() - self.half_width).ceil().long()  # (B, Q, 1)
         first = first.clamp(0, length - self.width)
         return first + torch.arange(self.width, device=centres.device)
 
     def gathering(self, queries: int, length: int, costly: bool) -> Gathering:
-        """Chooses the fastest way to compute the windows of Q queries in a source of S tokens.
+        """Chooses the fastest way to attend to the windows of Q queries in a source of S tokens.
 
-        A matrix product gains from gathering only if the source is long and the queries are few. Costly energies (see
-        `AttentionScore.costly`) gain with any number of queries.
+        For matrix products, gathering pays off only if the source is long and there are few queries. For costly
+        energies (see `AttentionScore.costly`), it pays off with any number of queries.
         """
         if queries <= 16 and length >= 4 * self.width:
             return Gathering.KEYS_AND_VALUES
@@ -317,9 +318,9 @@ class LocalWindow(nn.Module, ABC):
 
 
 class LocalM(LocalWindow):
-    """Monotonic window, `local-m` in the paper: `p_t = t`, as if source and target had the same word order. No factor.
+    """Monotonic window, `local-m` in the paper: `p_t = t`, as if source and target had the same word order.
 
-    Once the target is longer than the source, the window stays at the source's last token: `p_t = min(t, S-1)`.
+    If the target becomes longer than the source, the window remains at the last source token: `p_t = min(t, S-1)`.
     """
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
@@ -331,8 +332,8 @@ class LocalM(LocalWindow):
 class LocalP(LocalWindow):
     """Predictive window, `local-p` in the paper: a Gaussian (eq. 10) around `p_t = S sigmoid(v^T tanh(W h_t))` (eq. 9).
 
-    After the softmax the weights are multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, so they sum to less
-    than one. v and W learn through this factor alone, since the choice of the window's positions has no gradient.
+    The softmax is multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))` with sigma = D/2, so the weights sum to less than
+    one. v and W get gradients only through this factor, since the choice of the window's positions has none.
     """
 
     def __init__(self, half_width: int, query_size: int) -> None:
@@ -345,7 +346,7 @@ class LocalP(LocalWindow):
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """Returns centres `(B, Q)`, which do not depend on the positions."""
         hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B, Q, Hq)
-        # No matrix product: autocast would compute it in 16 bits, too coarse for the positions of a long source.
+        # Not a matrix product, which autocast would compute in 16 bits: too coarse for the positions of a long source.
         energies = (hidden * self.centre).sum(-1)  # (B, Q)
         return lengths.unsqueeze(1) * torch.sigmoid(energies)
 
@@ -356,7 +357,7 @@ class LocalP(LocalWindow):
 
 
 def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
-    """Builds a window by name; None for global attention. Only `local_p` uses `query_size`."""
+    """Builds the window with the given name; returns None for global attention. Only `local_p` uses `query_size`."""
     if kind == "global":
         return None
     if kind == "local_m":
@@ -366,17 +367,18 @@ def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWin
 
 @dataclass
 class Draws:
-    """Samples the positions s_t of hard attention in a pass over a target: Xu et al. 2015, eqs. 8 and 9."""
+    """Samples the positions s_t of hard attention during one pass over the targets: Xu et al. 2015, eqs. 8 and 9."""
 
     soft: Tensor | None
-    """True for sentences that get the expected context without sampling: `(B,)`. None: all sentences are sampled."""
+    """True for sentences that get the expected context instead of a sampled one: `(B,)`. None means that positions are
+    sampled for all sentences."""
     log_probs: list[Tensor] = field(default_factory=list)
-    """For each step, log p(s_t), `(B, Q)`; 0 in soft sentences."""
+    """log p(s_t) of each step, `(B, Q)`; 0 for soft sentences."""
 
     def sample_contexts(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Samples a position for each query, returns the values there and appends to `log_probs`.
+        """Samples a position for each query, and returns the values at these positions, `(B, Q, Hm)`.
 
-        Weights are `(B, Q, S)`, values `(B, S, Hm)`, contexts `(B, Q, Hm)`.
+        Weights are `(B, Q, S)`, values `(B, S, Hm)`. Appends the log-probabilities of the positions to `log_probs`.
         """
         positions = self.sample(weights.detach())  # (B, Q, 1)
         chosen = _one_hot(positions, weights)  # (B, Q, S)
@@ -389,8 +391,8 @@ class Draws:
         return torch.matmul(chosen.to(values.dtype), values)
 
     def sample(self, weights: Tensor) -> Tensor:
-        """Samples a position `(B, Q, 1)` for each query from weights `(B, Q, S)`, which need not be normalized."""
-        # With each E_s drawn from Exp(1), the argmax of p_s / E_s is s with probability p_s (exponential races).
+        """Samples a position for each query, `(B, Q, 1)`, from weights `(B, Q, S)`, which need not be normalized."""
+        # If each E_s is drawn from Exp(1), the argmax of p_s / E_s is s with probability p_s (exponential races).
         noise = torch.empty_like(weights).exponential_()  # (B, Q, S)
         noise.clamp_(min=torch.finfo(weights.dtype).tiny)  # 0 / 0 would be NaN
         return (weights / noise).argmax(-1, keepdim=True)
@@ -401,7 +403,7 @@ class Draws:
 
 
 class Attention(nn.Module):
-    """Sums the encoder states, weighted by how well they match a query; if `hard`, selects a single one."""
+    """Returns the sum of the encoder states, weighted by attention; if `hard`, the state with the largest weight."""
 
     def __init__(
         self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False
@@ -411,11 +413,11 @@ class Attention(nn.Module):
         self.window = window
         self.hard = hard
         if hard:
-            # b, the moving average of log p(y_t), is saved with the weights, so that it survives a resume.
+            # The moving average b of log p(y_t) is saved with the weights, so that training resumes with it.
             self.register_buffer("baseline", torch.zeros(()))
 
     def draws(self, soft: Tensor | None) -> Draws | None:
-        """Returns the sampler for one pass, or None if nothing is sampled; for `soft` see `Draws`."""
+        """Returns a sampler for one pass, or None if nothing is sampled; for `soft` see `Draws`."""
         return Draws(soft) if self.hard and self.training else None
 
     def centres(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor | None:
@@ -431,18 +433,18 @@ class Attention(nn.Module):
         centres: Tensor | None = None,
         coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attends to the source with every query; returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
+        """Attends to the source with each query; returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
 
-        A sentence without a real token gets zeros. Hard attention, too, returns soft weights: its position is chosen
-        from them.
+        For a sentence without real tokens, both are zero. With hard attention, the weights are still the soft ones from
+        which the position was chosen.
 
         Args:
             queries: `(B, Q, Hq)`.
-            keys: `(B, S, Hk)`, from the score's `project`.
+            keys: `(B, S, Hk)`, from `project` of the score.
             values: encoder states `(B, S, Hm)`.
             mask: True at real source tokens, `(B, S)`.
-            centres: centres of a local window, `(B, Q)`.
-            coverage: sum of all earlier weights, `(B, Q, S)`, for a score that reads it; not allowed with a window.
+            centres: centres of the local window, `(B, Q)`.
+            coverage: sum of all earlier weights, `(B, Q, S)`, for a score that uses it; not allowed with a window.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
@@ -457,7 +459,7 @@ class Attention(nn.Module):
             )
             if not self.hard:
                 return contexts, weights
-            # Hard attention needs only the weights; its contexts replace the soft ones below.
+            # Hard attention needs only the weights; below, it computes other contexts from them.
         else:
             if coverage is None:
                 energies = self.score(queries, keys)  # (B, Q, S)
@@ -480,7 +482,7 @@ class Attention(nn.Module):
         mask: Tensor,
         centres: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Returns contexts `(B, Q, Hm)` and weights `(B, Q, S)` inside a window; `mask` is `(B, 1, S)`."""
+        """Returns contexts `(B, Q, Hm)` and weights `(B, Q, S)` of attention to a window; `mask` is `(B, 1, S)`."""
         centres = centres.unsqueeze(2)  # (B, Q, 1)
         n_queries = queries.shape[1]
         length = values.shape[1]
@@ -494,7 +496,7 @@ class Attention(nn.Module):
 
         positions = window.positions(centres, length)  # (B, Q, W)
         window_mask = mask.expand(-1, n_queries, -1).gather(2, positions)  # (B, Q, W)
-        # The score sees each query and its window as a sentence: B * Q sentences with one query and W keys.
+        # To the score, each query with its window is a separate sentence: B * Q sentences with one query and W keys.
         single_queries = queries.flatten(0, 1).unsqueeze(1)  # (B * Q, 1, Hq)
         window_keys = gather_window(keys, positions)  # (B * Q, W, Hk)
         energies = self.score(single_queries, window_keys)  # (B * Q, 1, W)
@@ -515,17 +517,17 @@ class Attention(nn.Module):
 def _one_hot(positions: Tensor, weights: Tensor) -> Tensor:
     """Returns `(B, Q, S)` with 1 at positions `(B, Q, 1)` and 0 elsewhere.
 
-    The value is also 0 if the weight at the position is 0, as in a sentence without a real token.
+    If the weight at the position is 0, as in a sentence without real tokens, the value there is 0, too.
     """
     one_hot = torch.zeros_like(weights).scatter(-1, positions, 1.0)  # (B, Q, S)
     return one_hot * (weights > 0)
 
 
 def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:
-    """Gathers the vectors of `sequence` `(B, S, H)` at `positions` `(B, Q, W)` as `(B * Q, W, H)`."""
+    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, Q, W)`, as `(B * Q, W, H)`."""
     sentences, length, size = sequence.shape
     vectors = sequence.reshape(-1, size)  # (B * S, H)
     first_rows = torch.arange(0, sentences * length, length, device=sequence.device)  # (B,)
-    rows = positions + first_rows[:, None, None]  # (B, Q, W), row numbers in `vectors`
+    rows = positions + first_rows[:, None, None]  # (B, Q, W), row indices in `vectors`
     gathered = vectors.index_select(0, rows.flatten())  # (B * Q * W, H)
     return gathered.view(-1, positions.shape[2], size)

@@ -1,4 +1,4 @@
-"""Small building blocks for layers of every kind: wide types, dropout, maxout, running sentences sorted by length."""
+"""Small building blocks that many layers use: dropout, maxout, masks, and reading sentences grouped by length."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LEVELS = 1 << 16
-"""Number of values of a 16-bit number, which decides an element's dropout."""
+"""Number of 16-bit integers. A random one of them decides whether an element is dropped."""
 
 
 def at_least_float32(tensor: Tensor) -> torch.dtype:
-    """Returns the tensor's type, or float32 if the tensor has 16 bits.
+    """Returns the tensor's dtype, or float32 if it is a 16-bit type.
 
-    Under autocast a layer returns 16 bits: too few for a sum of many numbers, a logarithm, or a probability near one.
+    Under autocast, layers return 16-bit tensors, which are too imprecise for sums over many elements, for logarithms,
+    and for probabilities near one.
     """
     return torch.promote_types(tensor.dtype, torch.float32)
 
@@ -21,17 +22,17 @@ def at_least_float32(tensor: Tensor) -> torch.dtype:
 def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); Srivastava et al. 2014.
 
-    A CPU generates random numbers one after another: one number per element takes as long as a matrix product of a
-    small model. A single 64-bit number therefore decides four elements, so `rate` is rounded to a multiple of 2**-16;
-    it must be less than 1. Without `training`, returns the states themselves.
+    On a CPU, generating a random number for each element would take as long as a matrix product of a small model.
+    There, one 64-bit random number decides four elements, which rounds `rate` to a multiple of 2**-16. The rate must be
+    less than 1. If `training` is false, the states are returned unchanged.
     """
     if not training or rate == 0.0:
         return states
     if states.device.type != "cpu":
         return F.dropout(states, rate)
     n_elements = states.numel()
-    n_draws = (n_elements + 3) // 4  # four elements each, rounded up
-    # all 64 bits are random
+    n_draws = (n_elements + 3) // 4  # one for four elements, rounded up
+    # With these bounds, all 64 bits are random.
     draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
     levels = draws.view(torch.int16)[:n_elements].view(states.shape)  # uniform over -32768..32767
     dropped_levels = round(rate * _LEVELS)
@@ -49,15 +50,15 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, states: Tensor) -> Tensor:
-        """Maps states of any shape to the same shape."""
+        """Applies dropout to states of any shape."""
         return dropout(states, self.rate, self.training)
 
 
 class Maxout(nn.Module):
-    """A linear layer followed by the maximum of each pair of outputs: Goodfellow et al. 2013, with two pieces.
+    """A linear layer followed by the maximum of each pair of its outputs: Goodfellow et al. 2013, with two pieces.
 
     This is the hidden layer between decoder and output layer in Cho et al. 2014 and in Bahdanau et al. 2015,
-    appendix A.2.2. The papers pair number 2j-1 with 2j; here j is paired with O+j, where O is `output_size`.
+    appendix A.2.2. The papers pair outputs 2j-1 and 2j; here outputs j and O+j are a pair, where O is `output_size`.
     """
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -84,23 +85,25 @@ def mask_without_eos(mask: Tensor) -> Tensor:
 def run_by_length(
     read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor
 ) -> Sequence[Tensor]:
-    """Runs `read` on groups of sentences of similar length if that is faster: in a search on a CPU.
+    """Runs `read` on groups of sentences of similar length if that is faster, which is the case at inference on a CPU.
 
-    Less than a fifth of each sentence in a group is padding. Otherwise `read` runs once, on all sentences.
+    If the sentences are sorted by length, padding makes up at most a fifth of each row of a group. On other devices and
+    in training, `read` runs once, on all sentences.
 
     Args:
-        read: maps tensors `(b, ..., s)`, b sentences in s columns with any padding, to tensors `(b, ..., s, *)`.
-        lengths: `(B,)` on the CPU, preferably in descending order.
-        padded: tensors `(B, ..., S)`.
+        read: function from tensors `(b, ..., s)`, with b sentences padded to s columns, to tensors `(b, ..., s, *)`.
+        lengths: lengths of the sentences, `(B,)`, on the CPU, preferably in descending order.
+        padded: tensors `(B, ..., S)` to be read.
 
     Returns tensors `(B, ..., S, *)`, undefined at padding.
     """
     width = padded[0].shape[-1]
     if torch.is_grad_enabled() or padded[0].device.type != "cpu":
         return read(*padded)
-    # Maximum length from each sentence to the last. In descending order this is the sentence's length. It never rises
-    # in any other order either, so a group can end before the first sentence that is too short.
-    longest_up_to, _ = lengths.flip(0).cummax(0)  # from the last sentence on
+    # For each sentence, the maximum length among it and all later sentences. If the sentences are sorted by length,
+    # this is its own length. In any order these maxima never increase, so a group can end before the first one that is
+    # too small.
+    longest_up_to, _ = lengths.flip(0).cummax(0)  # (B,), last sentence first
     longest = longest_up_to.flip(0).tolist()
     parts = []
     first = 0
@@ -128,7 +131,7 @@ def run_by_length(
 def set_rows(matrix: Tensor, rows: Tensor, vectors: Tensor) -> float:
     """Sets rows `(M,)` of a matrix `(V, E)` to vectors `(M, E)`, which must not all be zero.
 
-    Multiplies all vectors by one factor, so that their mean square equals that of the old matrix. Returns the factor.
+    Scales all vectors by the same factor, so that their mean square equals that of the old matrix. Returns the factor.
     """
     matrix_size = matrix.square().mean().sqrt()
     vectors_size = vectors.square().mean().sqrt()

@@ -1,20 +1,20 @@
 """A sparsely gated mixture of experts: Shazeer et al. 2017, "Outrageously Large Neural Networks".
 
-A layer has n feed-forward networks, the experts, in place of a single one, and a gate chooses the k experts that
-process a state x (equations 1, 3, 4 and 5):
+A layer has n feed-forward networks, called experts, instead of a single one. A gate chooses the k experts that process
+a state x (equations 1, 3, 4 and 5):
 
     y = sum_i G(x)_i E_i(x)             G(x) = softmax over the k largest of H(x), zero elsewhere
     H(x)_i = (x W_g)_i + N softplus((x W_noise)_i)
 
-In training, every N is drawn from a standard normal distribution; otherwise it is 0.
+In training, each N is drawn from a standard normal distribution; otherwise it is 0.
 
 Two sums over states measure how much an expert is used: the importance sum_x G(x)_i (equation 6) and, in training, the
-load sum_x P(x,i) (appendix A, equations 8 to 10). P is the probability that expert i would be chosen if its noise alone
-were drawn again. With the normal distribution function F,
+load sum_x P(x,i) (appendix A, equations 8 to 10). P(x,i) is the probability that expert i would be chosen if only its
+own noise were drawn again. If F is the standard normal distribution function,
 
     P(x,i) = F(((x W_g)_i - the k-th largest of the other H(x)_j) / softplus((x W_noise)_i))
 
-Letters: H hidden size, n experts, k experts per state, M states, B sentences, T positions.
+Notation: H hidden size, n experts, k experts per state, M states, B sentences, T positions.
 """
 
 from typing import Any
@@ -30,21 +30,23 @@ from nmtkit.layers.transformer import FeedForward, LayerConfig
 
 
 class ExpertsConfig(Settings):
-    """Mixture of experts: several feed-forward networks per layer, each of which processes only some of the words."""
+    """Settings of a mixture of experts: several feed-forward networks per layer, each of which processes some words."""
 
     count: int = Field(default=4, ge=1, le=1024)
-    """Experts per layer (n)."""
+    """Number of experts per layer (n)."""
     used: int = Field(default=2, ge=2)
-    """Experts that process a word (k), or all if a layer has fewer. At least 2: a single expert's gate is always 1."""
+    """Number of experts that process each word (k): at least 2, since the gate of a single expert would always be 1,
+    and at most all experts of a layer."""
     every: int = Field(default=2, ge=1)
-    """Interval between layers with experts, on each side. 1: all layers; 2: the second, fourth, ...; 3: every third."""
+    """Interval between layers with experts in encoder and decoder. 1: all layers have experts; 2: the second, fourth,
+    ...; 3: every third."""
 
 
 class Experts(nn.Module):
-    """A layer's experts and their gate; see the module docstring."""
+    """The experts of a layer and their gate; see the module docstring."""
 
     _routed: Tensor | None = None
-    """G and, where it is defined, P in the last pass with gradients: `(B, T, 1 or 2, n)`."""
+    """G and, if it is defined, P of the last forward pass with gradients: `(B, T, 1 or 2, n)`."""
 
     def __init__(self, config: LayerConfig, settings: ExpertsConfig) -> None:
         super().__init__()
@@ -53,25 +55,25 @@ class Experts(nn.Module):
         self.used = min(settings.used, count)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
         self.gate = UnpackedLinear(width, count, bias=False)
-        # Only in training: noise of a learned size lets other experts be chosen now and then.
+        # Only used in training, where noise of a learned size makes the gate choose other experts now and then.
         self.noise = UnpackedLinear(width, count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
-        """Sets the gate to zero, so that only the noise chooses at first: appendix A."""
+        """Sets the gate and the size of the noise to zero, so that at first the choice is random: appendix A."""
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.noise.weight)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_routed"] = None  # belongs to one pass's graph, which cannot be copied
+        state["_routed"] = None  # part of the autograd graph of one pass, which cannot be copied
         return state
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps `(..., H)` to `(..., H)`.
 
-        On a CPU, each expert processes only the states for which it is chosen. On other devices each expert processes
-        all states: to find out which ones are chosen, the CPU would have to wait for the device.
+        On a CPU, each expert processes only the states for which it was chosen. On other devices each expert processes
+        all states, because the CPU would have to wait for the device to learn which ones they are.
         """
         flat = states.flatten(0, -2)  # (M, H)
         gates = self._gates(states).flatten(0, -2)  # (M, n)
@@ -81,21 +83,21 @@ class Experts(nn.Module):
             rows = all_rows
             if flat.device.type == "cpu":
                 rows = gate.nonzero()[:, 0]  # (m,)
-            # In training an expert also runs without rows, so that all weights have a gradient.
+            # In training, an expert runs even if it has no rows, so that all weights get a gradient.
             if len(rows) or torch.is_grad_enabled():
                 outputs = expert(flat[rows]) * gate[rows, None]  # (m, H)
                 result = result.index_add(0, rows, outputs.to(result.dtype))
         return result.view_as(states)
 
     def _gates(self, states: Tensor) -> Tensor:
-        """Returns G for states `(..., H)`, `(..., n)`, and stores G and P in `_routed`."""
+        """Returns G, `(..., n)`, for states `(..., H)`, and stores G and P in `_routed`."""
         means = self.gate(states)  # (..., n), x W_g
         means = means.to(at_least_float32(means))
         energies = means  # (..., n), H(x)
         if self.training:
             spread = F.softplus(self.noise(states).to(means.dtype))  # (..., n)
             energies = means + torch.randn_like(means) * spread
-        # The load needs the energy of the best unused expert, if there is one.
+        # The load depends on the energy of the best unused expert, if there is one.
         n_best = min(self.used + 1, energies.shape[-1])
         best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
         used_energies = best_energies[..., : self.used]  # (..., k)
@@ -105,7 +107,8 @@ class Experts(nn.Module):
         )  # (..., n)
         routed = [gates]
         if self.training and n_best > self.used:
-            # The k-th largest energy of the other experts: if i is chosen, the best unused expert takes its place.
+            # For each expert i, the k-th largest energy among the other experts. If i is one of the k chosen experts,
+            # the best unused expert moves up.
             last_used = used_energies[..., -1:]  # (..., 1)
             first_unused = best_energies[..., self.used :]  # (..., 1)
             is_chosen = energies >= last_used  # (..., n)
@@ -115,12 +118,13 @@ class Experts(nn.Module):
         return gates
 
     def use(self, mask: Tensor) -> Tensor:
-        """Returns importance and, in training if not all experts are used, load: `(1 or 2, n)`.
+        """Returns the importance and, in training if not all experts are used, the load: `(1 or 2, n)`.
 
-        Sums over those states of the last forward pass where `mask` `(B, T)` is True. Can be called once per pass.
+        Both are sums over the states of the last forward pass at which `mask` `(B, T)` is True. May be called once per
+        pass.
         """
         assert self._routed is not None, (
-            "there was no pass with gradients, or `use` was already called for it"
+            "there was no forward pass with gradients, or `use` was already called for it"
         )
         routed = self._routed
         self._routed = None
@@ -132,7 +136,10 @@ class Experts(nn.Module):
 def place_experts(
     config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList
 ) -> None:
-    """Replaces the feed-forward network by experts in every `settings.every`-th layer of each side; None: no layer."""
+    """Replaces the feed-forward networks with experts in every `settings.every`-th layer of each side.
+
+    Without settings (None), no layer has experts.
+    """
     if settings is None:
         return
     for side in sides:
@@ -141,9 +148,9 @@ def place_experts(
 
 
 def use_of_experts(*sides: tuple[nn.ModuleList, Tensor]) -> Tensor:
-    """Concatenates `Experts.use` of all layers with experts: `(*, n)`.
+    """Concatenates the results of `Experts.use` for all layers with experts: `(*, n)`.
 
-    Each side is given as its layers, and the mask `(B, T)` of its real positions.
+    A side is a pair of its layers and the mask `(B, T)` of its real positions.
     """
     rows = []
     for layers, mask in sides:

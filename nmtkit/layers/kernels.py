@@ -1,11 +1,11 @@
-"""The inner loops of a search, for which torch needs many passes over large tensors.
+"""The inner loops of decoding, for which torch operations would make many passes over large tensors.
 
-Every function has a plain form in torch operations, which works on every device, in training and at inference. In a
-search on a CUDA device (gradients off), the Triton programs of `triton_kernels.py` compute the same result, up to
-rounding, in one pass and without large intermediate tensors. The plain form is still used there if the numbers are
-float64, or if Triton is missing or fails; a failure causes a warning.
+Each function has a plain form in torch operations, which works on every device, in training and at inference. During
+decoding on a CUDA device (with gradients disabled), the Triton programs of `triton_kernels.py` compute the same result,
+up to rounding, in one pass and without large intermediate tensors. The plain form is used there only for float64
+tensors, for rows that are too long for the program, or if Triton is missing or fails; a failure causes a warning.
 
-Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
+Notation: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary size.
 """
 
 import math
@@ -23,9 +23,10 @@ from nmtkit.layers.elementary import at_least_float32
 R = TypeVar("R")
 
 _CACHED = 1 << 18
-"""Elements of a `(B, Q, S, A)` tensor, 1 MiB in float32, that a search on a CPU computes at a time."""
+"""Number of elements of a `(B, Q, S, A)` tensor (1 MiB in float32) that are computed at a time at inference on a
+CPU."""
 _CACHED_ROWS = 1 << 17
-"""Logits that a CPU reads at a time."""
+"""Number of logits that are read at a time on a CPU."""
 
 
 def additive_energies(
@@ -35,19 +36,19 @@ def additive_energies(
     coverage: Tensor | None = None,
     coverage_weight: Tensor | None = None,
 ) -> Tensor:
-    """Returns `v^T tanh(W s + U h + w c)` for every query and key of a sentence, `(B, Q, S)`.
+    """Returns `v^T tanh(W s + U h + w c)` for each pair of a query and a key of a sentence, `(B, Q, S)`.
 
     Equations: Bahdanau et al. 2015, appendix A.1.2; with coverage See et al. 2017, eq. 11.
 
     The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`, since a CPU computes a sigmoid much faster. The
-    keys already contain the inner 2, and queries and coverage weight are multiplied by it; v is multiplied by the outer
-    2.
+    keys already contain the inner factor of 2; the queries and the coverage weight are multiplied by it here. v is
+    multiplied by the outer 2.
 
-    In a search on CUDA the result is float32 or wider, whatever the types of the inputs are.
+    At inference on CUDA, the result is float32 or wider, whatever the types of the inputs are.
 
     Args:
         queries: `W s`, `(B, Q, A)`.
-        doubled_keys: `2 U h`, `(B, S, A)`, doubled once per sentence.
+        doubled_keys: `2 U h`, `(B, S, A)`, which is computed once per sentence.
         energy: v, `(A,)`.
         coverage: c, `(B, Q, S)`; None means zeros.
         coverage_weight: w, `(A,)`; required with coverage.
@@ -76,14 +77,14 @@ def _energies_in_parts(
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
-    """Computes `_plain_energies` from `2 W s`, a part of `(B, Q, S, A)` at a time.
+    """Computes `_plain_energies` from `2 W s`, one part of the `(B, Q, S, A)` tensor at a time.
 
-    All parts use the same memory, which is small enough to stay in the CPU's cache. A part consists of several whole
-    sentences, or of some positions of a single one.
+    All parts use the same memory, which is small enough to stay in the CPU's cache. A part covers either several whole
+    sentences, or some positions of a single sentence.
     """
     sentences, n_queries, size = doubled_queries.shape
     length = doubled_keys.shape[1]
-    # number of source positions that fit into the cache
+    # The number of source positions that fit into the cache.
     cached_positions = max(1, _CACHED // (n_queries * size))
     part_sentences = max(1, cached_positions // length)
     part_length = min(cached_positions, length)
@@ -115,24 +116,24 @@ def _plain_energies(
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
-    # This is by far the largest tensor, so every operation on it is in place.
+    # `doubled` is by far the largest tensor, so all operations on it are in place.
     doubled = (queries * 2).unsqueeze(2) + doubled_keys.unsqueeze(1)  # (B, Q, S, A)
     energy = energy.to(doubled.dtype)
     if coverage is not None:
-        assert coverage_weight is not None, "coverage needs its weight"
+        assert coverage_weight is not None, "coverage needs a coverage weight"
         doubled_weight = 2 * coverage_weight.to(doubled.dtype)  # (A,)
         doubled.addcmul_(coverage.unsqueeze(3).to(doubled.dtype), doubled_weight)
-    # 16 bits are too coarse for a sigmoid near 0.5
+    # 16-bit types are too coarse for a sigmoid near 0.5.
     if doubled.dtype in (torch.float16, torch.bfloat16):
         return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
     return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
 
 
 def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
-    """Returns weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
+    """Returns the softmax over the positions where `mask` is True; all other positions have a weight of exactly zero.
 
-    The mask broadcasts to the energies `(..., S)`. A row without any True position gets zero weights and a zero
-    gradient. The softmax of 16-bit energies is computed and returned in float32.
+    The mask broadcasts to the energies `(..., S)`. If a row of the mask is False everywhere, its weights and its
+    gradient are zero. For 16-bit energies, the weights are computed and returned in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
         return _on_cuda("launch_softmax", _plain_softmax, energies.shape[2], energies, mask)
@@ -143,19 +144,20 @@ def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     if energies.dtype in (torch.float16, torch.bfloat16):
         energies = energies.float()
     hidden = ~mask
-    # With the lowest finite number instead of minus infinity, a fully hidden row has finite weights and gradients.
+    # The lowest finite number is used instead of minus infinity, so that a row that is hidden everywhere has finite
+    # weights and gradients.
     weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
     return weights.masked_fill(hidden, 0.0)
 
 
 def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Returns the log-sum-exp of each row of logits `(N, V)`, and the row's maximum in each block of columns.
+    """Returns the log-sum-exp of each row of logits `(N, V)`, and the maximum of each block of columns in each row.
 
-    A single pass over the logits computes both, without gradient. A block has `block` columns, a power of two; the last
-    block may have fewer.
+    Both are computed in a single pass over the logits, without gradients. A block has `block` columns, a power of two;
+    the last block may have fewer.
 
-    Returns `(N,)` in float32 or wider, and `(N, ceil(V / block))` in the type of the logits. If a row contains a NaN,
-    its log-sum-exp is NaN and its maxima are undefined.
+    The log-sum-exps are `(N,)`, in float32 or wider; the maxima are `(N, ceil(V / block))`, in the dtype of the logits.
+    If a row contains a NaN, its log-sum-exp is NaN and its maxima are undefined.
     """
     if logits.is_cuda:
         return _on_cuda("launch_maxima", _plain_maxima, block, logits, block)
@@ -164,7 +166,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    # A CPU processes a few rows at a time, which are read from memory once and then from the cache.
+    # On a CPU, a few rows are processed at a time. They are read from memory only once, and then from the cache.
     part_rows = max(1, len(logits))
     if logits.device.type == "cpu":
         part_rows = max(1, _CACHED_ROWS // logits.shape[1])
@@ -176,14 +178,15 @@ def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
         largest_log_probs.append(rows.log_softmax(1).amax(1))  # (n,)
     all_tops = torch.cat(tops)  # (N, blocks)
     largest_logits = all_tops.amax(1)  # (N,)
-    # A log-probability is the logit minus the log-sum-exp, so the log-sum-exp is the difference of the two maxima.
+    # A log-probability is the logit minus the log-sum-exp, so the log-sum-exp is the largest logit minus the largest
+    # log-probability.
     log_sums = largest_logits - torch.cat(largest_log_probs)  # (N,)
     log_sums = torch.where(largest_logits.isfinite(), log_sums, largest_logits)
     return log_sums, all_tops.to(logits.dtype)
 
 
 def block_tops(values: Tensor, block: int) -> Tensor:
-    """Returns the row maxima in each block of columns of `(N, V)`: `(N, ceil(V / block))`.
+    """Returns the maximum of each block of columns in each row of `(N, V)`: `(N, ceil(V / block))`.
 
     A block has `block` columns; the last one may have fewer.
     """
@@ -200,20 +203,20 @@ def block_tops(values: Tensor, block: int) -> Tensor:
 
 @cache
 def _triton_kernels(device: torch.device) -> ModuleType | None:
-    """Returns the Triton programs, or None if Triton is missing or a first program fails on the device."""
+    """Returns the module with the Triton programs, or None if Triton is missing or does not work on the device."""
     try:
-        # Not at the top: Triton takes about as long to load as the rest of nmtkit, and most runs do not need it.
+        # Not imported at the top: Triton takes about as long to load as the rest of nmtkit, and most runs do not need
+        # it.
         from nmtkit.layers import triton_kernels
 
         energies = torch.ones(1, 1, 1, device=device)
         triton_kernels.launch_softmax(energies, energies.bool())
-    except (
-        Exception
-    ) as fault:  # a missing C compiler, an old device: each raises another kind of error
+    except Exception as fault:
+        # There are many reasons (a missing C compiler, an old device), each with a different type of exception.
         is_missing = isinstance(fault, ModuleNotFoundError) and fault.name == "triton"
         if not is_missing:
             warnings.warn(
-                f"Triton does not work on {device}; torch's own operations compute instead and take longer: {fault}",
+                f"Triton does not work on {device}; falling back to torch's own operations, which are slower: {fault}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -225,9 +228,9 @@ def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any
     """Calls a Triton program if it can be used, otherwise the plain form.
 
     Args:
-        launch: the function of `triton_kernels` that launches the program.
-        plain: the plain form, with the same arguments.
-        longest: length of the longest row, or block, that the program would process at once.
+        launch: name of the function in `triton_kernels` that launches the program.
+        plain: the plain form, a function with the same arguments.
+        longest: length of the longest row or block that the program would process at once.
         arguments: arguments of both functions.
     """
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
@@ -243,7 +246,7 @@ def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any
 
 
 def _cuda_energies(queries: Tensor, doubled_keys: Tensor, *others: Tensor | None) -> Tensor:
-    """Returns energies in float32 or wider; `others` are the other arguments of `_plain_energies`."""
+    """Returns energies in float32 or wider; `others` are the remaining arguments of `_plain_energies`."""
     size = doubled_keys.shape[2]
     energies = _on_cuda("launch_energies", _plain_energies, size, queries, doubled_keys, *others)
     return energies.to(at_least_float32(energies))

@@ -1,29 +1,29 @@
-"""Key/value cache of a decoder. Entries are written once and then never move.
+"""Key/value cache of a decoder. Entries are written once and are not moved when a beam is reordered.
 
-The entries of a sentence are a row of slots. Position p has K slots, p*K to p*K+K-1, one for each hypothesis of that
-step. At every position a hypothesis sees only the slot that its ancestor wrote. When a beam is reordered, it is
-therefore enough to reorder the table of visible slots, with one number per slot and hypothesis. Attention reads a
-sentence's slots once, with its K hypotheses as K queries and the table as a bias on the energies:
+The entries of a sentence are stored in a row of slots. Position p has K slots, p*K to p*K+K-1, one for each hypothesis
+of that step. At each position, a hypothesis sees only the slot that its ancestor wrote. So if a beam is reordered, only
+the table of visible slots must be reordered, which has one number per slot and hypothesis. Attention reads the slots of
+a sentence once, with the K hypotheses as K queries and the table as a bias on the energies:
 
     position    0           1           2
     slot        0     1     2     3     4     5
     bias      -inf    0     0   -inf  -inf    0
 
-In this example K = 2. The hypothesis writes slot 5; it continues the one that wrote slot 2, which continued the one
-that wrote slot 1.
+This example shows the bias of one hypothesis with K = 2. The hypothesis writes slot 5; it continues the hypothesis that
+wrote slot 2, which continued the one that wrote slot 1.
 
 Sentences may begin with prompts, which have one slot per position. If prompts differ in length, the slots after the end
-of a shorter one are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
-but each counts its positions from the end of its own prompt.
+of a shorter prompt are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
+but each sentence counts its positions from the end of its own prompt.
 
 Since the hypotheses of a beam have most of their ancestors in common, most slots soon become invisible to all of them.
-A search on a CPU drops such slots from time to time (`compact`) by moving the slots in use to the front.
+On a CPU, such slots are dropped from time to time (`compact`) by moving the slots in use to the front.
 
-Letters: as in `models/base.py`, and:
+Notation: as in `models/base.py`, and:
 
     W  hypotheses per sentence in this step: 1 in the first step of a search, then K; here N = B*W
     P  positions that are read: the earlier ones and the current one
-    C  capacity of a row in slots, at least as many as are read
+    C  capacity of a row, in slots; at least the number of slots that are read
 """
 
 import torch
@@ -33,32 +33,33 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send
 
 INITIAL_LENGTH = 16
-"""Minimum capacity of a new cache in positions; the memory doubles when it is full."""
+"""Minimum capacity of a new cache, in positions; a cache that is full doubles its capacity."""
 COMPACT_EVERY = 6
 """Number of positions between two attempts to drop slots."""
 COMPACT_BELOW = 0.66
-"""Share of visible slots above which none are dropped, since the copy would cost more than it saves."""
+"""Share of visible slots above which no slots are dropped, since copying would cost more time than it saves."""
 
 
 class KVCache:
-    """Entries of B sentences with K hypotheses each. Each decoder layer has separate entries, one per slot.
+    """Stores the entries of B sentences with K hypotheses each. Each decoder layer has its own entry in each slot.
 
-    A decoder that writes no entries uses only the cache's `position`.
+    A decoder that writes no entries uses only the `position` of the cache.
 
     Args:
         sentences: B.
         beam: K.
         device: device of all tensors.
         width: W of the first step; None means K.
-        capacity: initial capacity in positions.
+        capacity: initial capacity, in positions.
     """
 
     compacts: bool = False
-    """Whether `compact` drops slots. All sentences must then begin together, and no gradients may be needed."""
+    """Whether `compact` drops slots. This requires that all sentences begin at the same time and that no gradients are
+    needed."""
 
     _bias: Tensor
-    """Zero for the slots that a hypothesis sees, minus infinity for all others: `(B, W, C)`; `(1, W, C)` while prompts
-    are read. Exists once there are entries."""
+    """Zero for the slots that a hypothesis sees, minus infinity for all others: `(B, W, C)`, or `(1, W, C)` while
+    prompts are read. It exists only after the first entries have been written."""
     _slots: Tensor
     """Slot of each hypothesis at the current position, `(B, W)`."""
     _slot_rows: Tensor
@@ -76,27 +77,35 @@ class KVCache:
         self.beam = beam
         self.width = width or beam
         self.length = 1
-        """P of the sentence with the most positions."""
+        """P, the number of positions of the sentence that has the most."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
-        """Current position of each sentence, from 0: `(B,)`. A finished sentence's position is less than `length`."""
-        self._capacity = _rounded_up(capacity * beam)  # C
-        self._dropped_slots = 0  # number by which a row's slots are fewer than P*K
+        """Current position of each sentence, counted from 0: `(B,)`. For a finished sentence it is capped at
+        `length` - 1."""
+        self._capacity = _rounded_up(capacity * beam)
+        """C."""
+        self._dropped_slots = 0
+        """By how many slots a row is shorter than P*K."""
         self._length_at_last_compaction = 1
-        self._is_aligned = True  # whether all sentences write to the same slots of their rows
-        # whether `_slots`, `_slot_rows` and `_bias` belong to the current position
+        self._is_aligned = True
+        """Whether all sentences write to the same slots of their rows."""
         self._is_open = False
-        self._is_fixed = False  # whether `length` and the tensors are fixed: see `fix_length`
-        # whether the W hypotheses of this step are the positions of a prompt
+        """Whether `_slots`, `_slot_rows` and `_bias` belong to the current position."""
+        self._is_fixed = False
+        """Whether `length` and the memory of the tensors are fixed; see `fix_length`."""
         self._in_prompt = False
-        # difference in length between each prompt and the longest
-        self._prompt_padding: Tensor | None = None  # (B,), on the CPU
-        self._entries: list[Tensor] = []  # (B, C, *) for each layer of each model
-        self._layers_written = 0  # at the current position
-        self._first_layer = 0  # of the current model
+        """Whether the W hypotheses of this step are the positions of a prompt."""
+        self._prompt_padding: Tensor | None = None
+        """Difference in length between each prompt and the longest one: `(B,)`, on the CPU."""
+        self._entries: list[Tensor] = []
+        """Entries of each layer of each model, `(B, C, *)`."""
+        self._layers_written = 0
+        """Number of layers that have written their entries for the current position."""
+        self._first_layer = 0
+        """Number of layers of the models before the current one."""
         self._number_rows()
 
     def begin_model(self) -> None:
-        """Restarts layer numbers at 0 for another model. Models must write in the same order at every position."""
+        """Restarts layer numbers at 0 for the next model. Models must write in the same order at each position."""
         self._first_layer = self._layers_written
 
     def append(self, layer: int, entries: Tensor) -> None:
@@ -110,24 +119,24 @@ class KVCache:
         stored = self._entries[index]  # (B, C, *)
         end = self._read_slots()
         if self.compacts and self.width < self.beam:
-            # This step writes only W of its position's K slots. No hypothesis sees the other slots, but they hold
-            # arbitrary memory, and a weight of zero times NaN is NaN.
+            # This step writes only W of the K slots of its position. No hypothesis sees the other slots, but their
+            # memory is uninitialized, and a weight of zero times NaN is NaN.
             stored[:, end - self.beam + self.width : end] = 0
         if torch.is_grad_enabled() and not self._in_prompt:
-            # Not in place: the gradients of earlier steps need the old entries.
+            # Not in place, because the gradients of earlier steps need the old entries.
             copied = stored.flatten(0, 1).index_copy(0, self._slot_rows, entries)  # (B * C, *)
             self._entries[index] = copied.view_as(stored)
         elif self._is_aligned:
-            # All sentences write the same slots. A CPU copies a block faster than single rows.
+            # All sentences write to the same slots. On a CPU, copying a block is faster than copying single rows.
             first = end - max(self.beam, self.width)
             by_sentence = entries.view(-1, self.width, *entries.shape[1:])  # (B, W, *)
             stored[:, first : first + self.width] = by_sentence
         else:
-            # in place: `flatten` is a view
+            # In place, since `flatten` returns a view.
             stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)
 
     def read(self, layer: int) -> Tensor:
-        """Returns a view of a layer's entries up to the current position: `(B, P*K, *)`, less dropped slots."""
+        """Returns a view of a layer's entries up to the current position, without dropped slots: `(B, P*K, *)`."""
         return self._entries[self._first_layer + layer][:, : self._read_slots()]
 
     def bias(self) -> Tensor | None:
@@ -141,28 +150,28 @@ class KVCache:
         return self._bias[:, None, :, : self._read_slots()]
 
     def visible_before(self) -> Tensor:
-        """Returns a mask `(B, W, P*K)` of the slots that each hypothesis sees, except its slot at this position."""
+        """Returns a mask `(B, W, P*K)` of the slots that each hypothesis sees at earlier positions."""
         visible = self._bias[:, :, : self._read_slots()] == 0  # (B, W, P*K)
         return visible.scatter_(2, self._slots[:, :, None], False)
 
     def positions(self) -> Tensor:
-        """Returns the positions of sentences, `(B, 1)`, or, while prompts are read, of their tokens, `(1, W)`."""
+        """Returns the current position of each sentence, `(B, 1)`; while prompts are read, all positions, `(1, W)`."""
         return self._hypotheses[None] if self._in_prompt else self.position[:, None]
 
     @property
     def reach(self) -> int:
-        """Returns the number of positions of the sentence that has the most.
+        """Number of positions of the sentence that has the most.
 
-        The result is less than `length` if the sentence with the longest prompt is no longer in the cache.
+        It is less than `length` if the sentence with the longest prompt is no longer in the cache.
         """
         if self._prompt_padding is None:
             return self.length
         return self.length - int(self._prompt_padding.min())
 
     def begin_prompts(self, length: int) -> None:
-        """Makes the first step read prompts of `length` positions at once; the next step is at the position after them.
+        """Lets the first step read prompts of `length` positions at once; the next step is at the position after them.
 
-        Hypothesis i of a sentence is position i of its prompt, and sees positions 0 to i.
+        Hypothesis i of a sentence stands for position i of its prompt, and sees positions 0 to i.
         """
         self.reserve(length)
         self.length = length
@@ -172,10 +181,10 @@ class KVCache:
         self._number_rows()
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
-        """Ends prompts of different lengths `(B,)`, on the CPU; from now on sentences have `beam` hypotheses.
+        """Ends prompts of different lengths `(B,)`, on the CPU; from now on, sentences have `beam` hypotheses.
 
-        Until now they had one, and read as many tokens as the longest prompt has. Entries after the end of a shorter
-        prompt are hidden from now on.
+        Until now, sentences had one hypothesis each, and all read as many tokens as the longest prompt has. Entries
+        after the end of a shorter prompt are hidden from now on.
         """
         longest = self.length - 1
         self.beam = beam
@@ -191,21 +200,22 @@ class KVCache:
         self.reserve(self.length)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
-        """Converts parents `(B, *)` numbered within their sentence to rows among all N hypotheses: `(B * *,)`."""
+        """Converts the parents' indices within their sentence, `(B, *)`, to rows among all N hypotheses: `(B * *,)`."""
         return (parents + self._first_rows).flatten()
 
     def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
         """Moves on to the next position.
 
         Args:
-            rows: row of the parent of each new hypothesis among the N current ones, `(B * width,)`; None: each
-                hypothesis continues itself.
-            width: the next W; None: unchanged.
+            rows: for each new hypothesis, the row of its parent among the N current ones, `(B * width,)`. None means
+                that
+                each hypothesis continues itself.
+            width: the next W; None means that it does not change.
         """
         width = width or self.width
         if self._in_prompt:
-            # The hypotheses were the positions of a prompt: only the last one, which has seen the whole prompt,
-            # continues.
+            # The hypotheses were the positions of a prompt. Only the last one continues, since it has seen the whole
+            # prompt.
             rows = torch.full_like(self.position, self.width - 1)  # (B,)
             width = 1
             self._in_prompt = False
@@ -245,7 +255,7 @@ class KVCache:
         self._number_rows()
 
     def truncate(self, length: int) -> None:
-        """Reads at most `length` positions; sentences that have more must be finished."""
+        """Limits reading to `length` positions; sentences that have more must be finished."""
         if length >= self.length:
             return
         if self._prompt_padding is not None:
@@ -255,7 +265,7 @@ class KVCache:
         self.position = self.position.clamp(max=length - 1)
 
     def select(self, sentences: Tensor) -> None:
-        """Keeps only the sentences with these numbers, `(M,)`; called between two steps."""
+        """Keeps only the sentences with these indices, `(M,)`; called between two steps."""
         self.sentences = len(sentences)
         self.position = self.position.index_select(0, sentences)
         if self._prompt_padding is not None:
@@ -267,7 +277,10 @@ class KVCache:
         self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
-        """Moves sentences `movers` to rows `holes`, `(M,)` each, on the CPU, and keeps the first `count` rows."""
+        """Moves the sentences in rows `movers` to rows `holes`, and keeps the first `count` rows.
+
+        `movers` and `holes` are `(M,)`, on the CPU.
+        """
         filled = self._read_slots()
         self.sentences = count
         if self._prompt_padding is not None:
@@ -289,8 +302,8 @@ class KVCache:
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Replaces the sentences with these numbers, `(M,)`, by those of another cache with the same K and W."""
-        assert self._prompt_padding is None, "sentences with prompts need a batch of their own"
+        """Replaces the sentences with these indices, `(M,)`, with those of another cache that has the same K and W."""
+        assert self._prompt_padding is None, "a batch with prompts cannot be refilled"
         self._is_aligned = False
         self.position.index_copy_(0, sentences, other.position)
         filled = other.length * self.beam
@@ -303,20 +316,20 @@ class KVCache:
             stored[:, :filled].index_copy_(0, sentences, other_stored[:, :filled])
 
     def compact(self) -> None:
-        """Drops slots that no hypothesis sees, if there are enough of them; called between two steps."""
+        """Drops slots that no hypothesis sees, if there are enough such slots; called between two steps."""
         if not self.compacts or self.beam == 1 or not self._entries:
             return
         if self.length < self._length_at_last_compaction + COMPACT_EVERY:
             return
         self._length_at_last_compaction = self.length
-        # the slots of the current position are not written yet
+        # The slots of the current position have not been written yet.
         written = self._read_slots() - self.beam
         is_visible = (self._bias[:, :, :written] == 0).any(1)  # (B, P*K)
         remaining = int(is_visible.sum(1).max())
         if remaining > COMPACT_BELOW * written:
             return
-        # A stable sort by visibility puts the visible slots first and keeps them in order. Sentences that see fewer
-        # than `remaining` slots keep some invisible slots.
+        # A stable sort by visibility puts the visible slots first and keeps their order. A sentence with fewer than
+        # `remaining` visible slots keeps some invisible ones.
         order = torch.argsort(is_visible.byte(), dim=1, descending=True, stable=True)  # (B, P*K)
         slots = order[:, :remaining]  # (B, remaining)
         slot_rows = (slots + self._first_slots).flatten()  # (B * remaining,)
@@ -331,16 +344,16 @@ class KVCache:
         self._dropped_slots += written - remaining
 
     def fix_length(self, length: int) -> None:
-        """Allocates memory for `length` positions once and for all. From now on only the owner changes `length`.
+        """Allocates memory for `length` positions, which is never reallocated, as captured CUDA graphs require.
 
-        Captured CUDA graphs need tensors that never move in memory.
+        From now on, steps no longer change `length`; the caller sets it.
         """
         self.reserve(length)
         self._is_fixed = True
         self._is_aligned = False
 
     def mutable_tensors(self) -> list[Tensor]:
-        """Returns the tensors that a step replaces by new ones."""
+        """Returns the tensors that a step replaces with new ones."""
         return [self.position, self._bias] if self._entries else [self.position]
 
     def _number_rows(self) -> None:
@@ -352,9 +365,9 @@ class KVCache:
         self._first_rows = sentences * self.width  # (B, 1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
-        """Assigns slots to the hypotheses of this step and lets each hypothesis see its slot."""
+        """Assigns slots to the hypotheses of this step, and makes its slot visible to each hypothesis."""
         device = self.position.device
-        if not dtype.is_floating_point:  # a model may store integers
+        if not dtype.is_floating_point:  # a model may store integers in the cache
             dtype = torch.float32
         if self._in_prompt:
             shape = (1, self.width, self._capacity)  # the same for all sentences
@@ -367,14 +380,14 @@ class KVCache:
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)
         position = self.position  # (B,)
         if self._prompt_padding is not None:
-            # slots are counted from the longest prompt
+            # Slots are counted as for the longest prompt.
             position = torch.full_like(position, self.length - 1)
         self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)  # (B, W)
         if self._dropped_slots:
             self._slots -= self._dropped_slots
         self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
         visible = self._slots[:, :, None]  # (B, W, 1)
-        # Not in place: the gradients of earlier steps need the old bias.
+        # With gradients, not in place, because the gradients of earlier steps need the old bias.
         if torch.is_grad_enabled():
             self._bias = self._bias.scatter(2, visible, 0.0)
         else:
@@ -389,16 +402,16 @@ class KVCache:
         """Allocates memory `(B, C, *)` for a layer's entries."""
         shape = (self.sentences, self._capacity, *entry_shape)
         if self.compacts:
-            # If all sentences begin together, every slot that is read has been written, so zeros are not needed.
+            # All sentences begin at the same time, so every slot that is read has been written: no zeros are needed.
             return like.new_empty(shape)
         return like.new_zeros(shape)
 
 
 def _move_rows(tensor: Tensor, targets: Tensor, sources: Tensor) -> None:
-    """Copies rows of a tensor over other rows, in place."""
+    """Overwrites the rows `targets` of a tensor with its rows `sources`, in place."""
     tensor.index_copy_(0, targets, tensor.index_select(0, sources))
 
 
 def _rounded_up(slots: int) -> int:
-    """Rounds up to a multiple of 8: with other row lengths, CUDA's attention would copy the bias in every layer."""
+    """Rounds up to a multiple of 8; CUDA's attention would copy a bias of another length in every layer."""
     return -(-slots // 8) * 8

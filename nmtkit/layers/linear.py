@@ -1,9 +1,10 @@
-"""Linear layers for inference, y = x W^T + b: packed in fp32 on a CPU, padded in 16 bits.
+"""Linear layers for inference, y = x W^T + b: packed for fp32 on a CPU, padded for 16-bit types.
 
-All parts of a model have the same precision. In fp32 on a CPU, linear layers become `PackedLinear`, which computes the
-same result faster. In fp16 (CUDA) and bf16 (CUDA, or a CPU with bf16 instructions) the whole model is cast.
+All parts of a model have the same precision. For fp32 on a CPU, linear layers are replaced with `PackedLinear`, which
+computes the same result faster. For fp16 (CUDA) and bf16 (CUDA, or a CPU with bf16 instructions), the whole model is
+cast, and some linear layers are replaced with `PaddedLinear`.
 
-Letters: M rows, I input size, O output size.
+Notation: M rows, I input size, O output size.
 """
 
 from collections.abc import Collection
@@ -19,14 +20,16 @@ from nmtkit.core.errors import RecipeError
 Precision = Literal["fp32", "fp16", "bf16"]
 """Precision of a model at inference."""
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16"]
-"""Precision as an option; `auto` chooses by device and model."""
+"""Values of the option for the precision; `auto` chooses one by device and model."""
 
 MIN_PACKED_PRODUCTS = 1 << 24
-"""Multiplications (M*I*O) above which a product with packed weights is faster, despite the cost of its call."""
+"""Number of multiplications (M*I*O) from which a product with packed weights is faster, although calling it costs more
+time."""
 ALWAYS_PACKED_WEIGHTS = 1 << 20
-"""Weights (I*O) above which packing is faster for any number of rows, since reading the weights takes most time."""
+"""Number of weights (I*O) from which packing is faster for any number of rows, since most of the time is spent on
+reading the weights."""
 MIN_OUTPUTS = 16
-"""Layers with fewer outputs, such as gates, are not packed."""
+"""Minimum number of outputs of a layer that is packed; layers such as gates have fewer."""
 
 
 class UnpackedLinear(nn.Linear):
@@ -36,8 +39,9 @@ class UnpackedLinear(nn.Linear):
 class PackedLinear(nn.Module):
     """A linear layer in float32 for inference on a CPU.
 
-    `F.linear` rearranges the weights for every product. oneDNN can store them in the layout that its kernels read. This
-    takes memory for a second copy of the weights, which is made when it first makes a product faster.
+    `F.linear` rearranges the weights for every product, whereas oneDNN can store them in the layout that its kernels
+    read. This layer therefore has a second copy of the weights, which it makes at the first product that is faster with
+    it.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -61,7 +65,7 @@ class PackedLinear(nn.Module):
         weights = self.weight.numel()
         if weights < ALWAYS_PACKED_WEIGHTS and rows * weights < MIN_PACKED_PRODUCTS:
             return F.linear(inputs, self.weight, self.bias)
-        # "none", [] and "" are an activation that oneDNN could also apply, its arguments and its algorithm.
+        # oneDNN could also apply an activation: "none", [] and "" are its name, its arguments and its algorithm.
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self.packed, self.bias, "none", [], ""
         )
@@ -69,7 +73,7 @@ class PackedLinear(nn.Module):
 
 
 class PaddedLinear(nn.Module):
-    """A linear layer with outputs padded to a multiple of `ROWS`, for which tensor cores are fastest."""
+    """A linear layer whose outputs are padded to a multiple of `ROWS`, for which tensor cores are fastest."""
 
     ROWS = 64
 
@@ -91,10 +95,13 @@ class PaddedLinear(nn.Module):
 
 @runtime_checkable
 class Finalizable(Protocol):
-    """A module that precomputes, before inference, results that do not depend on its inputs."""
+    """A module that computes in advance, before inference, what does not depend on its inputs."""
 
     def finalize(self, precision: Precision) -> None:
-        """Prepares the module for inference. It is then converted to `precision` and can no longer be trained."""
+        """Prepares the module for inference in `precision`; afterwards it can no longer be trained.
+
+        The caller then converts the module to this precision.
+        """
 
 
 def supported_precisions(device: torch.device) -> list[Precision]:
@@ -121,8 +128,8 @@ def prepare_for_inference(
     Args:
         model: the model to change in place.
         precision: the new precision.
-        read_by_rows: output layers that must not be packed, because a shortlist reads single rows of them. Contains the
-            model instead of an output layer that is computed from other weights.
+        read_by_rows: output layers that must not be packed, because a shortlist reads single rows of their matrices. If
+            an output layer is computed from other weights, this contains the model instead.
 
     Raises:
         RecipeError: the device does not support the precision.
@@ -132,9 +139,10 @@ def prepare_for_inference(
     if precision not in supported:
         choices = " or ".join(supported)
         raise RecipeError(
-            f"precision {precision}: not supported here on {device.type}; take {choices}, or auto"
+            f"precision {precision} is not supported on this {device.type} device; use {choices}, or auto"
         )
-    # Below fp32, a model replaces its computed output matrix by a linear layer, whose rows a shortlist could not read.
+    # If a shortlist reads the rows of a computed output matrix, the model keeps the matrix in any precision, and does
+    # not replace it with a linear layer.
     final_precision = "fp32" if read_by_rows else precision
     for module in list(model.modules()):
         if isinstance(module, Finalizable):
@@ -150,7 +158,7 @@ def prepare_for_inference(
 def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            # Not isinstance: other code may read the matrix of a subclass.
+            # Not `isinstance`, which would include `UnpackedLinear`.
             if type(child) is not nn.Linear:
                 continue
             if child not in excluded and child.out_features >= MIN_OUTPUTS:
@@ -158,7 +166,7 @@ def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> No
 
 
 def pack_weights(model: nn.Module) -> None:
-    """Packs all packed layers' weights now, so that processes forked from this one share them."""
+    """Packs the weights of all `PackedLinear` layers now, so that forked processes share them."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
             _ = module.packed  # a cached property, computed when first read
@@ -170,7 +178,7 @@ def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
     model.to(dtype)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            # Not isinstance: other code may read the matrix of a subclass.
+            # Not `isinstance`, which would include `UnpackedLinear`.
             if type(child) is not nn.Linear:
                 continue
             if child.out_features > PaddedLinear.ROWS and child.out_features % 8 != 0:

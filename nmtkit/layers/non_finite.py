@@ -1,4 +1,4 @@
-"""Finds the module in which numbers first become NaN or infinite, to explain why training stopped."""
+"""Finds the first module whose output contains NaN or infinity, to explain why training stopped."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
-    """Runs the model by calling `forward`, and names the first module that returns NaN or infinity, as a sentence.
+    """Calls `forward`, which runs the model; returns a sentence about the first module with a non-finite output.
 
-    Minus infinity does not count: it is the logarithm of a probability that is 0.
+    Minus infinity is allowed, since it is the logarithm of a probability of 0.
     """
     culprits: list[str] = []
 
@@ -22,14 +22,14 @@ def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
             kind = type(module).__name__
             culprit = f"module {name} ({kind})"
             if not _is_finite(list(module.parameters())):
-                culprit += ", whose weights are not finite themselves"
+                culprit += ", whose weights already contain NaN or infinity"
             culprits.append(culprit)
 
         return hook
 
     handles = []
     for name, module in model.named_modules():
-        if name:  # the whole model has the empty name
+        if name:  # the model itself has an empty name
             handles.append(module.register_forward_hook(make_hook(name)))
     try:
         with torch.no_grad():
@@ -38,16 +38,14 @@ def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
         for handle in handles:
             handle.remove()
     if culprits:
-        return f"the first numbers that are not finite come out of {culprits[0]}"
+        return f"NaN or infinity first appears in the output of {culprits[0]}"
     if not _is_finite(result):
-        return (
-            "all modules return finite numbers, but what the model computes from them is not finite"
-        )
-    return "all modules return finite numbers; the loss or the gradient exceeds what the type of numbers can hold"
+        return "the outputs of all modules are finite, but the result that the model computes from them is not"
+    return "the outputs of all modules are finite; the loss or a gradient is too large for its data type"
 
 
 def _is_finite(value: Any) -> bool:
-    """Returns whether a tensor, or every tensor in nested tuples, lists and dataclasses, has no NaN and no infinity."""
+    """Returns whether all tensors in nested tuples, lists and dataclasses are free of NaN and plus infinity."""
     if is_dataclass(value):
         value = [getattr(value, field.name) for field in fields(value)]
     if isinstance(value, (tuple, list)):

@@ -1,11 +1,12 @@
 """The recurrent encoder, the stacked cells of a decoder, and the bridge between them.
 
-All cells are torch's. Its GRU differs from that of the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015, appendix
-A.1.1) in two places: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r * h))`, but
-torch resets *after* it, `tanh(W x + r * (U h + b))`; and torch's update gate z keeps the old state, whereas that of
-Bahdanau et al. admits the new one. Cho's decoder also resets the context that it reads; here inputs are not reset.
+All cells are torch's. Its GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
+appendix A.1.1) in two ways. The papers apply the reset gate *before* the recurrent product, `tanh(W x + U (r * h))`;
+torch applies it *after* the product, `tanh(W x + r * (U h + b))`. And torch's update gate z determines how much of the
+old state is kept; in Bahdanau et al. it determines how much of the new state is used. In addition, the reset gate of
+Cho's decoder is also applied to the context; here it is not applied to any input.
 
-Letters: B sentences, N hypotheses, S source length, T word positions in `run_rnn`, I input size, H hidden size, L
+Notation: B sentences, N hypotheses, S source length, T word positions in `run_rnn`, I input size, H hidden size, L
 layers, D size of the encoder's states (H, or 2H with two directions).
 """
 
@@ -25,15 +26,15 @@ BridgeKind = Literal["tanh", "linear", "copy", "zero"]
 Initialisation = Literal["xavier", "paper"]
 
 HiddenAndCell = tuple[Tensor, Tensor | None]
-"""Hidden states and an LSTM's memory cells, `(N, L, H)` each; the memory cells of a GRU are None."""
+"""Hidden states and the memory cells of an LSTM, `(N, L, H)` each; for a GRU, the memory cells are None."""
 TorchState = Tensor | tuple[Tensor, Tensor]
 """State of torch's recurrent layers: `(L, N, H)` for a GRU, a pair of these for an LSTM."""
 
 
 def reversed_positions(mask: Tensor) -> Tensor:
-    """Returns positions `(B, S)` that reverse each sentence within its length and leave padding in place.
+    """Returns positions `(B, S)` that reverse each sentence within its own length and leave padding in place.
 
-    `mask` `(B, S)` is True for real tokens, which come first.
+    `mask` `(B, S)` is True for real tokens, which precede the padding.
     """
     positions = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)  # (1, S)
     last = mask.sum(1, keepdim=True) - 1  # (B, 1)
@@ -41,7 +42,7 @@ def reversed_positions(mask: Tensor) -> Tensor:
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """Gathers the vectors of `sequence` `(B, S, H)` at `positions` `(B, *)`: `(B, *, H)`."""
+    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, *)`: `(B, *, H)`."""
     index = positions.unsqueeze(2).expand(-1, -1, sequence.shape[2])  # (B, *, H)
     return sequence.gather(1, index)
 
@@ -49,15 +50,15 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
 def build_rnn(
     cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
 ) -> nn.RNNBase:
-    """Builds a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
+    """Builds a unidirectional GRU or LSTM over `(B, S, I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-    # torch warns about dropout in a single layer, where it would have no effect
+    # With a single layer, dropout would have no effect, and torch would warn.
     rate = dropout if layers > 1 else 0.0
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=rate)
 
 
 def _has_no_16_bit_lstm() -> bool:
-    """Returns whether an LSTM would fail under autocast, as on a processor without AVX-512."""
+    """Returns whether an LSTM would fail under autocast, as it does on a processor without AVX-512."""
     if not torch.is_autocast_enabled("cpu"):
         return False
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch does not type it
@@ -69,14 +70,14 @@ def run_rnn(
     inputs: Tensor | PackedSequence,
     state: Tensor | tuple[Tensor, ...] | None = None,
 ) -> tuple[Any, Any]:
-    """Runs a GRU or LSTM; if 16 bits do not work for it, without autocast and in the type of its weights.
+    """Runs a GRU or LSTM; where 16 bits do not work, without autocast and in the dtype of its weights.
 
     Under autocast for CUDA, torch runs these layers in float16 even if bfloat16 was requested, and most gradients would
-    silently become zero. On a CPU they run in bfloat16, which has the range of float32; but on a processor without
+    silently become zero. On a CPU, they run in bfloat16, which has the range of float32. But on a processor without
     AVX-512, torch has no LSTM in bfloat16 and raises an error.
 
-    Takes `(N, T, I)` or its packed form, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. Returns,
-    as torch does, the states `(N, T, H)` and the state after the last word.
+    The inputs are `(N, T, I)`, possibly packed, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. As
+    in torch, the results are the states `(N, T, H)` and the state after the last word.
     """
     device_type = inputs.data.device.type
     fails_on_cpu = device_type == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()
@@ -94,10 +95,10 @@ def run_rnn(
 def rnn_step(
     layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None
 ) -> HiddenAndCell:
-    """Runs one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than calling the layer.
+    """Runs one step of a GRU or LSTM with L layers, cell by cell, which has less overhead than calling the whole layer.
 
-    Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)` or None for a GRU. Returns
-    hidden states and memory cells after the step.
+    The inputs are `(N, I)`, the hidden states `(N, L, H)`, and the memory cells `(N, L, H)`, or None for a GRU. Returns
+    the hidden states and memory cells after the step.
     """
     dtype = next(layer.parameters()).dtype
     new_hiddens = []
@@ -119,7 +120,7 @@ def rnn_step(
 
 
 def _stack_cells(cells: list[Tensor]) -> Tensor | None:
-    """Returns the memory cells of L layers as `(N, L, H)`; None for a GRU, which has no memory cells."""
+    """Stacks the memory cells of L layers to `(N, L, H)`; returns None for a GRU, which has no memory cells."""
     return torch.stack(cells, 1) if cells else None
 
 
@@ -128,27 +129,27 @@ class RecurrentEncoderOutput:
     """Output of a recurrent encoder. D is H, or 2H with two directions, the forward half first."""
 
     states: Tensor
-    """State of the top layer at every word, `(B, S, D)`; zero at padding."""
+    """States of the top layer at each word, `(B, S, D)`; zero at padding."""
     hidden: Tensor
-    """Final hidden state of each layer, `(B, L, D)`: the forward direction's state at the last word, and the backward
-    direction's state at the first. Residual sums are not included, so the cell could continue from this state."""
+    """Final hidden state of each layer, `(B, L, D)`: the state of the forward direction at the last word, and the state
+    of the backward direction at the first word. Residual inputs are not added, so a cell could continue from it."""
     cell: Tensor | None
     """Memory cells of an LSTM, shaped like `hidden`; None for a GRU, or if not requested."""
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads sentences in one direction, or in both, so that a word's state depends on the words on both sides.
+    """Reads sentences in one direction, or in both, so that each state depends on all words of the sentence.
 
-    Two directions follow Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below.
-    The backward direction is a forward pass over each sentence reversed within its own length, so padding comes last in
-    both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both directions, and its
-    final states are not part of the output.
+    The bidirectional encoder follows Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the
+    layer below. The backward direction is a forward pass over each sentence reversed within its own length, so padding
+    comes last in both directions. With "bottom" (Wu et al. 2016, section 3.2), only the first layer is bidirectional,
+    and its final states are not part of the output.
 
-    Residual connections follow Wu et al. 2016, section 3.1: the next layer reads the sum of a layer's states and its
-    input; the state carried from word to word does not include that sum. The first layer and layers with inputs of
-    another size have no residual connection.
+    Residual connections follow Wu et al. 2016, section 3.1: the next layer reads the sum of a layer's states and the
+    layer's input, but this sum is not part of the state that is passed from word to word. The first layer has no
+    residual connection, nor have layers whose inputs are of a different size.
 
-    Dropout is applied to the input of each layer but the first; a residual connection bypasses it. Each direction has
+    Dropout is applied to the input of each layer except the first; residual connections bypass it. Each direction has
     H units.
     """
 
@@ -185,13 +186,13 @@ class RecurrentEncoder(nn.Module):
     def forward(
         self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True
     ) -> RecurrentEncoderOutput:
-        """Runs all layers over `(B, S, I)`.
+        """Runs all layers.
 
         Args:
             inputs: `(B, S, I)`.
-            mask: True at real tokens, `(B, S)`. Real tokens come first, and every sentence has at least one.
-            lengths: number of real tokens per sentence, `(B,)`, on the CPU.
-            need_cell: whether an LSTM must return its memory cells, which takes some time.
+            mask: True at real tokens, `(B, S)`. Real tokens precede padding, and each sentence has at least one.
+            lengths: number of real tokens of each sentence, `(B,)`, on the CPU.
+            need_cell: whether an LSTM must return its memory cells, which takes additional time.
         """
         reversal = reversed_positions(mask)  # (B, S)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
@@ -220,7 +221,7 @@ class RecurrentEncoder(nn.Module):
             else:
                 states = outputs
             if final_hiddens and final_hiddens[-1].shape != hidden.shape:
-                # Only the bottom layer is bidirectional, so its final states have another size.
+                # Only the bottom layer is bidirectional, so its final states differ in size and are left out.
                 final_hiddens = []
                 final_cells = []
             final_hiddens.append(hidden)
@@ -239,13 +240,15 @@ def run_to_final_states(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Runs a single recurrent layer in one direction over padded sentences `(B, S, I)`, starting from zeros.
 
-    A sentence's final hidden state is among the states at all words. An LSTM's final memory cell is not: torch returns
-    it only after the last column, which is padding in most sentences. For packed sequences torch returns the right
-    cells, but packing is fast only on a GPU.
+    The final hidden state of a sentence is one of the states that torch returns for all words. The final memory cell of
+    an LSTM is not: torch returns only the cell after the last column, which is padding in most sentences. For packed
+    sequences torch returns the right cells, but packing is fast only on a GPU.
 
-    `lengths` `(B,)` are on the CPU if cells are needed, otherwise on the device of the inputs. Returns the states
-    `(B, S, H)`, undefined at padding, and each sentence's hidden state `(B, H)` and memory cell `(B, H)` or None at its
-    last word.
+    `lengths` `(B,)` must be on the CPU if cells are needed, otherwise on the device of the inputs.
+
+    Returns:
+        The states `(B, S, H)`, undefined at padding; the hidden state of each sentence after its last word, `(B, H)`;
+        and likewise the memory cells, `(B, H)`, or None if not needed.
     """
     if not need_cell:
         states, _ = run_rnn(layer, inputs)  # (B, S, H)
@@ -258,7 +261,7 @@ def run_to_final_states(
 
 def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Computes `run_to_final_states` for an LSTM on a GPU."""
-    # Sentences are sorted here: if torch sorted them, it would wait for the device to restore their order.
+    # The sentences are sorted here, because torch would have to wait for the device to restore their order.
     order = lengths.argsort(descending=True)  # (B,)
     device_order = send(order, inputs.device)  # (B,)
     inverse_order = send(order.argsort(), inputs.device)  # (B,)
@@ -281,9 +284,9 @@ def _run_by_spans(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes `run_to_final_states` for an LSTM on a CPU.
 
-    The sentences are sorted, longest first, and their columns are cut into spans, one after each sentence end. A span
-    is one call of the layer for the sentences that have not ended yet, so it returns the final cells of the sentences
-    that end with it:
+    The sentences are sorted, longest first, and their columns are cut wherever a sentence ends. For each of the
+    resulting spans, the layer is called once, with the sentences that have not ended before it. So each call returns
+    the final cells of the sentences that end with its span:
 
         sentence 0   span 1 | span 2 | span 3
         sentence 1   span 1 | span 2
@@ -313,7 +316,7 @@ def _run_by_spans(
         running = remaining
     padding = inputs.shape[1] - start
     padded = F.pad(torch.cat(spans, 1), (0, 0, 0, padding))  # (B, S, H)
-    # The shortest sentences ended first and are last in the sorted order.
+    # The shortest sentences ended first, but are the last ones in the sorted order.
     final_hidden = torch.cat(final_hiddens[::-1])  # (B, H)
     final_cell = torch.cat(final_cells[::-1])  # (B, H)
     inverse_order = order.argsort()  # (B,)
@@ -321,7 +324,7 @@ def _run_by_spans(
 
 
 def rows_first(state: TorchState) -> HiddenAndCell:
-    """Converts torch's state to hidden states and memory cells, both with rows first."""
+    """Converts torch's state to hidden states and memory cells, `(N, L, H)` each."""
     if isinstance(state, Tensor):
         return state.transpose(0, 1), None
     hidden, cell = state
@@ -329,7 +332,7 @@ def rows_first(state: TorchState) -> HiddenAndCell:
 
 
 def layers_first(hidden: Tensor, cell: Tensor | None) -> TorchState:
-    """Inverse of `rows_first`; the result is contiguous, as torch requires."""
+    """Converts hidden states and memory cells, `(N, L, H)` each, to torch's state; the inverse of `rows_first`."""
     hidden = hidden.transpose(0, 1).contiguous()  # (L, N, H)
     if cell is None:
         return hidden
@@ -338,7 +341,7 @@ def layers_first(hidden: Tensor, cell: Tensor | None) -> TorchState:
 
 
 class StackedCells(nn.Module):
-    """Runs a step of L recurrent layers with dropout in between; each reads the new hidden state of the layer below."""
+    """L recurrent layers that run single steps, with dropout between them; each reads the layer below."""
 
     def __init__(
         self,
@@ -355,7 +358,7 @@ class StackedCells(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
-        """Runs one step; arguments and results as in `rnn_step`."""
+        """Runs one step; the arguments and results are those of `rnn_step`."""
         new_hiddens = []
         new_cells = []
         for number, layer in enumerate(self.cells):
@@ -374,15 +377,19 @@ class StackedCells(nn.Module):
 class Bridge(nn.Module):
     """Computes the decoder's first state from the encoder's final states.
 
-    `tanh`: `s_0 = tanh(W x + b)`, with a separate linear layer for each decoder layer and each memory cell. All of them
-    read x, the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix
-    A.1.2. `linear`: as `tanh`, without the tanh. `copy`: the final states themselves, layer by layer: Sutskever et al.
-    2014, Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are computed from the
-    encoder's memory cells: See et al. 2017, section 2.1.
+    * `tanh`: `s_0 = tanh(W x + b)`, with a separate linear layer for the hidden states and the memory cells of each
+      decoder layer. All of them read x, the final state of the encoder's top layer: Bahdanau et al. 2015, appendix
+      A.2.2; Cho et al. 2014, appendix A.1.2.
+    * `linear`: like `tanh`, but without the tanh.
+    * `copy`: the final states themselves, layer by layer: Sutskever et al. 2014, Luong et al. 2015. Memory cells can be
+      copied only from an LSTM to an LSTM.
+    * `zero`: zeros.
+    * `relu`: like `tanh`, but with ReLUs, and memory cells are computed from the encoder's memory cells: See et al.
+      2017, section 2.1.
 
-    Memory cells can be copied only from an LSTM to an LSTM. x is the last `input_size` numbers of the final state: with
-    two directions, `input_size` 2H reads both, and H only the backward direction, as in Bahdanau et al. `cell`,
-    `hidden_size` and `layers` describe the decoder.
+    x consists of the last `input_size` elements of the final state. With two directions, an `input_size` of 2H selects
+    both, and H selects only the backward direction, as in Bahdanau et al. `cell`, `hidden_size` and `layers` describe
+    the decoder.
     """
 
     def __init__(
@@ -408,10 +415,10 @@ class Bridge(nn.Module):
                 self.cell = nn.Linear(input_size, layers * hidden_size)
 
     def forward(self, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
-        """Returns the decoder's first hidden state `(B, L, H)`, and its memory cell `(B, L, H)` or None.
+        """Returns the decoder's first hidden states `(B, L, H)`, and its first memory cells, `(B, L, H)` or None.
 
-        Takes the final hidden states of the encoder's layers, `(B, *, D)`, and their memory cells, `(B, *, D)`, which
-        are needed only if `reads_cell`.
+        `hidden` contains the final hidden states of the encoder's layers, `(B, *, D)`; `cell` contains their memory
+        cells, `(B, *, D)`, which are needed only if `reads_cell`.
         """
         if self.kind == "copy":
             return hidden, cell
@@ -439,11 +446,12 @@ class Bridge(nn.Module):
 def init_weights(model: nn.Module, style: Initialisation) -> None:
     """Initializes all linear layers, convolutions, embeddings and recurrent weights, but no other parameters.
 
-    `xavier`: orthogonal recurrent matrices; all others as in Glorot and Bengio 2010, gate by gate; embeddings of length
-    about one; biases zero, except one for the forget gates of an LSTM (Jozefowicz et al. 2015).
+    `xavier`: Recurrent matrices are orthogonal; all other matrices are initialized as in Glorot and Bengio 2010, gate
+    by gate. Embeddings have a length of about one. Biases are zero, except for the forget gates of an LSTM, where they
+    are one (Jozefowicz et al. 2015).
 
-    `paper`: Bahdanau et al. 2015, appendix B.1: orthogonal recurrent matrices, all others from N(0, 0.01^2), biases
-    zero. It suits Adadelta; Adam learns more slowly from it.
+    `paper`: As in Bahdanau et al. 2015, appendix B.1, recurrent matrices are orthogonal, all other matrices are drawn
+    from N(0, 0.01^2), and biases are zero. This suits Adadelta; with Adam, training is slower.
     """
     for module in model.modules():
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
@@ -460,7 +468,7 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
 
 
 def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) -> None:
-    """Initializes each gate separately: a parameter stacks the matrices of all gates."""
+    """Initializes each gate separately: a parameter contains the matrices of all gates, one below the other."""
     is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
     n_gates = 4 if is_lstm else 3
     for name, parameter in module.named_parameters():
@@ -472,7 +480,7 @@ def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) 
                 _init_matrix(gate, style)
             else:
                 nn.init.zeros_(gate)
-        # Torch adds two biases, so setting one is enough. Its order is input, forget, candidate and output gate.
+        # Torch adds two biases, so setting one of them is enough. Its order is input, forget, candidate, output gate.
         if is_lstm and "bias_ih" in name and style == "xavier":
             nn.init.ones_(gates[1])
 

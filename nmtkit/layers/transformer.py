@@ -1,9 +1,9 @@
 """The parts of the Transformer (Vaswani et al. 2017): multi-head attention, feed-forward networks, positions, layers.
 
-Letters: as in `models/base.py`, and:
+Notation: as in `models/base.py`, and:
 
     H  size of the hidden states    A  attention heads       D  size of a head, by default H / A
-    F  inner size of a feed-forward network                  P  positions up to the current one, in a search
+    F  inner size of a feed-forward network                  P  positions up to the current one, during decoding
     Q  queries per sentence
 
 Queries, keys and values of all heads are `(B, A, *, D)`. A mask is True where a key may be read.
@@ -27,7 +27,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 SinusoidKind = Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq"]
 
 _INITIAL_SINUSOIDS = 256
-"""Positions in a new table of sinusoids; the table grows when a longer text arrives."""
+"""Number of positions in a new table of sinusoids, which grows if a text is longer."""
 
 
 def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Tensor:
@@ -39,9 +39,6 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
     `sinusoidal` alternates sines and cosines, as in the paper. `sinusoidal_halves` puts all sines before all cosines,
     as in Marian. `sinusoidal_fairseq` does the same, but counts positions from 2 and has the exponent
     i / (width / 2 - 1).
-
-    Some lectures use the column instead of 2i in the exponent, also for cosines. Here, as in the paper, the sine and
-    the cosine of a pair have the same exponent.
     """
     if kind == "sinusoidal_fairseq":
         first_position = 2
@@ -56,7 +53,7 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
     angles = torch.outer(positions, rates)  # (length, ceil(width / 2))
     sines = torch.sin(angles)
     cosines = torch.cos(angles)
-    cosines = cosines[:, : width // 2]  # an odd width has one cosine less
+    cosines = cosines[:, : width // 2]  # with an odd width, there is one more sine than cosines
 
     if kind == "sinusoidal":
         table = torch.empty(length, width, dtype=torch.float64)
@@ -68,7 +65,7 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
 
 
 class SinusoidalPositions(nn.Module):
-    """Position encodings from the table of `sinusoids`, which grows on demand."""
+    """Returns rows of the table of `sinusoids`, which grows on demand."""
 
     table: Tensor
 
@@ -78,7 +75,8 @@ class SinusoidalPositions(nn.Module):
         self.kind = kind
         table = sinusoids(_INITIAL_SINUSOIDS, width, kind)
         self.register_buffer("table", table, persistent=False)
-        # A captured CUDA graph reads the table's memory at the time of capture, but holds no reference to it.
+        # A captured CUDA graph reads the table that existed when it was captured, but holds no reference to it. So
+        # tables that have been replaced must not be freed.
         self._outgrown_tables: list[Tensor] = []
 
     def forward(self, length: int) -> Tensor:
@@ -88,9 +86,9 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> Tensor:
         """Returns the table with at least `length` rows.
 
-        New rows are computed on the CPU, so a search reserves all rows that it needs before it begins.
+        New rows are computed on the CPU, so a search reserves all rows that it may need before it begins.
         """
-        table = self.table  # read once: another thread may replace it in the meantime
+        table = self.table  # read only once, because another thread may replace it
         if length > table.shape[0]:
             self._outgrown_tables.append(table)
             table = sinusoids(2 * length, self.width, self.kind).to(table)  # (2 * length, H)
@@ -99,55 +97,55 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Learns a vector for each position (Gehring et al. 2017; as good as sinusoids in Vaswani et al., section 3.5)."""
+    """Learned position embeddings: Gehring et al. 2017; also Vaswani et al. 2017, section 3.5."""
 
     def __init__(self, width: int, max_positions: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(max_positions, width))
-        # Vectors as large as sinusoids would drown the word embeddings before they mean anything.
+        # Random vectors as large as sinusoids would dominate the sum with the word embeddings.
         nn.init.normal_(self.table, std=0.1)
 
     def forward(self, length: int) -> Tensor:
-        """Returns the vectors of positions 0 to length-1: `(length, H)`.
+        """Returns the embeddings of positions 0 to length-1: `(length, H)`.
 
         Raises:
-            DataError: there are fewer than `length` vectors.
+            DataError: there are fewer than `length` embeddings.
         """
         max_positions = self.table.shape[0]
         if length > max_positions:
             raise DataError(
-                f"a sentence reaches position {length}, but the model learned only {max_positions} positions: "
-                "leave out or split longer sentences, or train with a larger max_positions or, if the model has the "
-                "setting `positions`, sinusoidal ones"
+                f"a sentence has {length} positions, but the model learned only {max_positions} positions; leave out "
+                "or split longer sentences, or train with a larger max_positions (or, if the model has the setting "
+                "`positions`, with sinusoidal positions)"
             )
         return self.table[:length]
 
 
 class RelativePositions(nn.Module):
-    """Learned bias on a key's energy, by head and distance from the query: Raffel et al. 2020 (T5), section 2.1.
+    """Learned bias on energies, by the distance between query and key: Raffel et al. 2020 (T5), section 2.1.
 
-    Distances share buckets, and each head learns a number per bucket. The first half of the buckets holds one distance
-    each: 0, 1, 2, ... The buckets of the second half grow by a constant factor up to `max_distance`, and the last one
-    also holds all larger distances. If `bidirectional`, half of all buckets are for keys after the query; otherwise
-    these keys share bucket 0, since a causal mask hides them.
+    Distances are grouped into buckets, and each head learns one number per bucket. Each bucket in the first half
+    contains a single distance: 0, 1, 2, ... The sizes of the buckets in the second half grow by a constant factor up to
+    `max_distance`, and the last one also contains all larger distances. If `bidirectional`, half of all buckets are for
+    keys after the query; otherwise these keys share bucket 0, since a causal mask hides them.
     """
 
     buckets: Tensor
-    """Buckets of the distances -max_distance to max_distance, `(2 * max_distance + 1,)`."""
+    """Bucket of each distance from -max_distance to max_distance, `(2 * max_distance + 1,)`."""
 
     def __init__(self, heads: int, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.max_distance = max_distance
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         per_direction = buckets // 2 if bidirectional else buckets
-        exact = per_direction // 2  # buckets that hold a single distance
+        exact = per_direction // 2  # number of buckets with a single distance
 
         distances = torch.arange(max_distance + 1)  # (max_distance + 1,)
         clamped = distances.float().clamp(min=1)  # the logarithm of 0 is not defined
         growth = torch.log(clamped / exact) / math.log(max_distance / exact)
         shared = exact + (growth * (per_direction - exact)).long()
         shared = shared.clamp(max=per_direction - 1)
-        # Distances 0, -1, -2, ...
+        # Buckets of the distances 0, -1, -2, ...
         before = torch.where(distances < exact, distances, shared)  # (max_distance + 1,)
         if bidirectional:
             after = before[1:] + per_direction  # (max_distance,): distances 1, 2, 3, ...
@@ -176,7 +174,8 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     """Returns softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017: `(B, A, Q, S)`.
 
     Queries are `(B, A, Q, D)`, keys `(B, A, S, D)`. The mask broadcasts to the weights. A boolean mask is True where a
-    key may be read; any other mask is a bias that is added to the energies. Every query must have a key to read.
+    key may be read; any other mask is a bias that is added to the energies. Each query must have at least one key that
+    it may read.
     """
     energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # (B, A, Q, S)
     if mask is None:
@@ -197,8 +196,8 @@ def _causal_mask(query: Tensor) -> Tensor:
 def _is_fused_faster(query: Tensor, rate: float) -> bool:
     """Returns whether torch's fused attention is faster than separate operations.
 
-    On a GPU it always is. On a CPU it is slow if its many small products go through oneDNN. This is the case in lower
-    precision, except for a single query in float32 and for a search in bfloat16.
+    On a GPU it always is. On a CPU it is slow if oneDNN computes its many small products. This is the case in reduced
+    precision, except for a single query in float32, and except for bfloat16 at inference.
     """
     if query.device.type != "cpu":
         return True
@@ -219,14 +218,14 @@ def attend(
 ) -> Tensor:
     """Returns softmax(Q K^T / sqrt(D)) V, equation 1 of Vaswani et al. 2017: `(B, A, Q, D)`.
 
-    Uses the implementation that is fastest on the device.
+    The fastest implementation for the device is used.
 
     Args:
         query: `(B, A, Q, D)`.
         keys: `(B, A, S, D)`.
         values: `(B, A, S, D)`.
-        mask: as in `attention_weights`; None reads all keys.
-        causal: query i reads keys 0 to i only. Requires Q = S and no mask.
+        mask: as in `attention_weights`; None means that all keys may be read.
+        causal: whether query i reads only keys 0 to i, which requires Q = S and no mask.
         rate: dropout rate of the attention weights.
     """
     if _is_fused_faster(query, rate):
@@ -243,7 +242,7 @@ def attend(
 def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
     """Initializes a linear layer as in Glorot and Bengio 2010, with zero bias, and returns it.
 
-    The matrix stacks `parts` matrices of equal size. The range is that of a single one.
+    The weight consists of `parts` matrices of equal size. The range of the initial values is that of a single one.
     """
     fan_in = linear.weight.shape[1]
     fan_out = linear.weight.shape[0] // parts
@@ -256,23 +255,23 @@ def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Differences from the layers of Vaswani et al. 2017. The defaults are the paper's, with biases everywhere."""
+    """How layers differ from those of Vaswani et al. 2017. The defaults are the paper's, with biases everywhere."""
 
     head_size: int | None = None
     """Size of a head (D). None means H / A."""
     bias: bool = True
     """Whether linear layers have a bias."""
     rms_norm: bool = False
-    """Whether to normalize by the root mean square only, without a bias: Zhang and Sennrich 2019."""
+    """Whether to use RMSNorm, without a bias, instead of LayerNorm: Zhang and Sennrich 2019."""
     scaled: bool = True
-    """Whether to divide energies by sqrt(D)."""
+    """Whether energies are divided by sqrt(D)."""
     gated: bool = False
-    """Whether to multiply the feed-forward network's inner layer by another linear layer: Shazeer 2020, "GLU
+    """Whether the inner layer of a feed-forward network is multiplied by another linear layer: Shazeer 2020, "GLU
     Variants"."""
 
 
 class LayerConfig(Protocol):
-    """Model settings that the layers read."""
+    """The model settings on which the layers depend."""
 
     hidden_size: int
     heads: int
@@ -291,11 +290,11 @@ class HasLayerForm(Protocol):
 
     @property
     def layer_form(self) -> LayerForm:
-        """Describes the layers."""
+        """How the layers differ from those of Vaswani et al. 2017."""
 
 
 def layer_form_of(config: object) -> LayerForm:
-    """Returns the `layer_form` that a config describes, or the default."""
+    """Returns the `layer_form` of a config, or the default if it has none."""
     return config.layer_form if isinstance(config, HasLayerForm) else LayerForm()
 
 
@@ -307,7 +306,7 @@ def normalization(config: LayerConfig) -> nn.Module:
 
 
 class _MultiHeadAttention(nn.Module):
-    """Common parts of self-attention and cross-attention: sizes, dropout of weights, and construction of layers."""
+    """Common parts of self-attention and cross-attention: sizes, the dropout rate, and building linear layers."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -318,8 +317,7 @@ class _MultiHeadAttention(nn.Module):
         head_size = form.head_size or self.width // self.heads
         self.inner = self.heads * head_size  # A * D
         self.has_bias = form.bias
-        # `attend` always divides energies by sqrt(D). To undo this if there is to be no division, queries are scaled
-        # up.
+        # `attend` always divides energies by sqrt(D). If they should not be divided, queries are scaled up beforehand.
         self.scale = 1.0 if form.scaled else math.sqrt(head_size)
 
     def _input_layer(self, parts: int) -> nn.Linear:
@@ -356,9 +354,9 @@ class SelfAttention(_MultiHeadAttention):
         return packed
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attends from all positions `(B, Q, H)` at once and returns `(B, Q, H)`.
+        """Attends from all positions `(B, Q, H)` at once; returns `(B, Q, H)`.
 
-        `mask` is `(B, 1, 1, Q)`. With `causal` there is no mask; see `attend`.
+        `mask` is `(B, 1, 1, Q)`; it must be None if `causal`, see `attend`.
         """
         query, keys, values = self._project(states).unbind(2)  # (B, Q, A, D) each
         context = attend(
@@ -373,7 +371,7 @@ class SelfAttention(_MultiHeadAttention):
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Returns the weights `(B, A, Q, Q)` of `forward`, without dropout; `forward` itself does not compute them."""
+        """Returns the attention weights `(B, A, Q, Q)` without dropout, which `forward` does not compute explicitly."""
         packed = self._project(states).to(states.dtype)  # (B, Q, 3, A, D)
         query, keys, _ = packed.transpose(1, 3).unbind(2)  # (B, A, Q, D) each
         if causal:
@@ -383,10 +381,10 @@ class SelfAttention(_MultiHeadAttention):
     def step(
         self, states: Tensor, cache: KVCache, layer: int, bias: Tensor | None = None
     ) -> Tensor:
-        """Attends from the newest position of N = B * K sequences, `(B, K, H)`, and returns `(B, K, H)`.
+        """Attends from the newest position of N = B * K hypotheses, `(B, K, H)`; returns `(B, K, H)`.
 
-        Writes this position's keys and values into the cache as entries of layer number `layer`. The bias that the
-        cache adds to the energies is replaced by `bias`, `(B, A, K, P * K)`, if given.
+        Writes the keys and values of this position into the cache, as the entries of layer number `layer`. If `bias`,
+        `(B, A, K, P * K)`, is given, it replaces the bias that the cache adds to the energies.
         """
         packed = self._project(states)  # (B, K, 3, A, D)
         keys_values = packed[:, :, 1:]  # (B, K, 2, A, D)
@@ -396,7 +394,7 @@ class SelfAttention(_MultiHeadAttention):
         if bias is None:
             bias = cache.bias()
         if bias is not None:
-            # In an ensemble, a model with another precision may have created the cache's bias.
+            # In an ensemble, the bias of the cache may have been created by a model of a different precision.
             bias = bias.to(query.dtype)
         context = attend(
             self._scaled(query),
@@ -433,14 +431,14 @@ class CrossAttention(_MultiHeadAttention):
         mask: Tensor | None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends with Q queries `(B, Q, H)` per sentence: the positions of a target, or the hypotheses of a beam.
+        """Attends with Q queries per sentence, which are the positions of a target or the hypotheses of a beam.
 
         Args:
             states: `(B, Q, H)`.
-            keys: from `project`.
-            values: from `project`.
+            keys: result of `project`.
+            values: result of `project`.
             mask: `(B, 1, 1, S)`; see `attend`.
-            shown: range of heads whose weights are also returned; None: no weights.
+            shown: range of heads whose weights are also returned; None means no weights.
 
         Returns `(B, Q, H)`, and the weights of the `a` heads in `shown`, `(B, a, Q, S)`, without dropout.
         """
@@ -459,7 +457,7 @@ class CrossAttention(_MultiHeadAttention):
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016).
 
-    `gelu_tanh` is the approximation of GELU in section 2 of that paper, which is used by GPT-2.
+    `gelu_tanh` is the approximation of GELU in section 2 of the latter paper, which GPT-2 uses.
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -480,7 +478,7 @@ class FeedForward(nn.Module):
         """Maps `(..., H)` to `(..., H)`."""
         inner = self.inner(states)  # (..., F)
         if self.activation == "relu":
-            # in place, to save a tensor: nothing else reads the input of the ReLU
+            # In place to save memory, since nothing else reads the input of the ReLU.
             inner = F.relu(inner, inplace=True)
         elif self.activation == "silu":
             inner = F.silu(inner)
@@ -498,7 +496,7 @@ class Residual(nn.Module):
     """Residual connection around a sub-layer f, with normalization.
 
     post: LayerNorm(x + dropout(f(x))), sections 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
-    which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
+    which needs no long warm-up (Xiong et al. 2020), but one more normalization after the last layer.
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -523,7 +521,7 @@ L = TypeVar("L", bound=nn.Module)
 
 
 class LayerStack(nn.ModuleList, Generic[L]):
-    """Typed `nn.ModuleList` of layers, lowest first."""
+    """A typed `nn.ModuleList` of layers, lowest layer first."""
 
     def __init__(self, layers: Iterable[L]) -> None:
         super().__init__(layers)
@@ -558,7 +556,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory and a feed-forward network: Vaswani et al. 2017, right half of figure 1.
 
-    Without `reads_memory`, as in a language model, there is no attention to the memory.
+    If `reads_memory` is false, as in a language model, the attention to the memory is left out.
     """
 
     def __init__(self, config: LayerConfig, reads_memory: bool = True) -> None:
@@ -585,10 +583,11 @@ class DecoderLayer(nn.Module):
         Args:
             states: `(B, T, H)` or `(B, K, H)`.
             memory: keys, values and mask, as in `CrossAttention.forward`.
-            cache: only in a step: the cache with the earlier positions, and the number of this layer.
+            cache: the cache with the earlier positions, and the number of this layer; only for a single step.
             shown: heads whose cross-attention weights are returned; see `CrossAttention.forward`.
-            bias: bias on the self-attention energies, `(B, A, T, T)` or `(B, A, K, P * K)`. Replaces the causal mask or
-                the cache's bias.
+            bias: bias on the self-attention energies, `(B, A, T, T)` or `(B, A, K, P * K)`, which replaces the causal
+                mask
+                or the bias of the cache.
 
         Returns states of the same shape, and the cross-attention weights or None.
         """

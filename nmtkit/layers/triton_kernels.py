@@ -1,18 +1,22 @@
-"""The kernels of `kernels.py` as Triton programs. Imported only on first use, since Triton takes long to load.
+"""Triton programs that implement the functions of `kernels.py`.
 
-For given shapes, a launch always has the same grid, and it reads nothing back. It can therefore be captured in a CUDA
-graph, after one launch outside the graph that compiles the program. All sums are in float32, whatever the input type.
+This module is imported only when it is first needed, because Triton takes long to load.
+
+For given shapes, a launch always has the same grid, and reads no result back to the CPU. It can therefore be captured
+in a CUDA graph, after one launch outside the graph, which compiles the program. All sums are computed in float32,
+whatever the type of the inputs is.
 
 A tile is the part of a tensor that a program computes at once. Its sizes are powers of two, as Triton requires.
-Elements outside the tensor are loaded as numbers that do not change the result.
+Elements of a tile that are outside the tensor are loaded as values that do not change the result.
 
 If `TRITON_INTERPRET=1` is set before this module is imported, numpy runs the same programs on a CPU. It represents
-bfloat16 as bits, so every tile is converted to float32 first.
+bfloat16 as raw bits, so every tile is first converted to float32.
 
-Arguments of the programs: a tensor is passed as a pointer to its first number, and `keys_row` is the distance in memory
-between two rows of keys (the stride). Capitals are constants; Triton compiles a program for each of their values.
+Arguments of the programs: a tensor is passed as a pointer to its first element, and `keys_row` is the distance in
+memory between two rows of keys (the stride). Capitals are constants; Triton compiles a separate program for each
+combination of their values.
 
-Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
+Notation: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary size.
 """
 
 import torch
@@ -21,14 +25,15 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Numbers in a tile of keys, which stays in registers while all queries of the sentence use it."""
+"""Number of elements in a tile of keys, which stays in registers while all queries of the sentence use it."""
 LONGEST = {"launch_energies": TILE, "launch_softmax": 1 << 15, "launch_maxima": TILE}
-"""Length of the longest row, or block, that a program can process; a longer one would not fit into registers."""
+"""Maximum length of a row or block that each program can process; a longer one would not fit into the registers."""
 BLOCKS = 128
-"""Column blocks whose maxima a program computes at a time."""
+"""Number of column blocks whose maxima a program computes at a time."""
 
 FUSED = True
-"""Whether a product and a sum are rounded only once. Always passed, since Triton's default depends on its version."""
+"""Whether a multiplication and an addition are fused into one operation, which rounds only once. Always passed
+explicitly, since the default depends on the version of Triton."""
 
 
 @triton.jit
@@ -52,7 +57,7 @@ def _energies(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    # A program computes ROWS source positions of a sentence for all of its queries.
+    # A program computes the energies of ROWS source positions of a sentence for all queries of the sentence.
     sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -89,7 +94,10 @@ def launch_energies(
     coverage: Tensor | None,
     coverage_weight: Tensor | None,
 ) -> Tensor:
-    """Returns energies `(B, Q, S)`; see `kernels.additive_energies`. Doubled keys are read once for all queries."""
+    """Returns energies `(B, Q, S)`; see `kernels.additive_energies`.
+
+    Doubled keys are read from memory only once, for all queries of the sentence.
+    """
     queries = _dense_rows(queries)  # (B, Q, A)
     keys = _dense_rows(keys)  # (B, S, A)
     sentences, n_queries, size = queries.shape
@@ -144,7 +152,7 @@ def _softmax(
     LOWEST: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    # A program computes one row: the weights of a query.
+    # A program computes one row, which contains the weights of one query.
     sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     row = tl.program_id(1)
     columns = tl.arange(0, COLUMNS)
@@ -198,12 +206,13 @@ def _maxima(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    # A program reads a row, BLOCKS blocks of columns at a time. Each of the BLOCKS lanes reads one of these blocks.
+    # A program reads one row, in steps of BLOCKS blocks of columns. In each step, each of the BLOCKS lanes reads one
+    # block.
     row = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     lanes = tl.arange(0, BLOCKS)
     within = tl.arange(0, BLOCK)
-    # Each lane has its own running sum of exp(logit - highest), so that lanes are combined only once, after the last
-    # column. `highest` is always finite, since the difference of two infinities is not a number.
+    # Each lane has its own running sum of exp(logit - highest), so that the lanes are combined only once, after the
+    # last column. `highest` is kept finite, because the difference of two infinities would be NaN.
     highest = tl.full((BLOCKS,), -LARGEST, tl.float32)
     total = tl.zeros((BLOCKS,), tl.float32)
     for first in range(0, n_blocks, BLOCKS):
@@ -222,7 +231,7 @@ def _maxima(
 
 
 def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Returns log-sum-exp `(N,)` and maxima `(N, blocks)`; see `kernels.block_maxima`. Logits are read once."""
+    """Returns log-sum-exps `(N,)` and maxima `(N, blocks)`; see `kernels.block_maxima`."""
     logits = _dense_rows(logits)  # (N, V)
     n_rows, n_columns = logits.shape
     n_blocks = triton.cdiv(n_columns, block)
@@ -246,5 +255,5 @@ def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
-    """Returns the tensor, or a copy if the numbers in a row are not adjacent in memory."""
+    """Returns the tensor, or a copy if the elements of a row are not adjacent in memory."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

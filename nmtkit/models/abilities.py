@@ -1,10 +1,10 @@
 """Optional abilities of models, beyond the contracts of `nmtkit.models.base`.
 
-An ability is a mix-in, and comes before the contract in the list of base classes: `class MyModel(Copying, Seq2Seq)`.
-Each mix-in is followed by a function that checks whether a model has it, so that code outside `nmtkit.models` needs no
-`isinstance` on models.
+Each ability is a mix-in class, which precedes the contract in the list of base classes: `class MyModel(Copying,
+Seq2Seq)`. It is followed by functions that check whether a model has the ability, or use it if so. Code outside
+`nmtkit.models` calls these functions instead of `isinstance`.
 
-Letters: as in `models/base.py`; A is the number of attention heads, V' the size of a shortlist.
+Notation: as in `models/base.py`; A is the number of attention heads, V' the size of a shortlist.
 """
 
 from abc import abstractmethod
@@ -40,11 +40,11 @@ from nmtkit.models.output import ShortlistedOutput, log_probabilities_of
 class Copying(Decoder[M, S]):
     """A decoder that can copy source words, including unknown ones, or its own earlier words.
 
-    It sets `ModelOutput.copy_gate`. If it copies from the source, its config's `copies` is true.
+    It sets `ModelOutput.copy_gate`. If it copies from the source, `copies` of its config is true.
     """
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns log-probabilities `(..., X)`, which include the copied words."""
+        """Returns log-probabilities `(..., X)` of generated and copied words."""
         log_probs = self.vocabulary_log_probs(output, memory)  # (..., V)
         if output.copy_gate is None:
             return log_probs
@@ -57,17 +57,17 @@ class Copying(Decoder[M, S]):
         memory: M,
         log_normalizer: Tensor | None = None,
     ) -> Tensor:
-        """Mixes copy probabilities into log-probabilities `(..., V)`: `(..., X)`; see `nmtkit.layers.copying.mix`."""
+        """Combines log-probabilities `(..., V)` with copy probabilities, as `nmtkit.layers.copying.mix`: `(..., X)`."""
         p_gen = output.copy_gate
-        assert p_gen is not None, "a model that copies sets `copy_gate`"
+        assert p_gen is not None, "a model that copies must set `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
         weights, words = self.copyable(output, memory)
         return mix(log_probs, weights, p_gen, words, n_oov=n_oov, log_normalizer=log_normalizer)
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns copy weights and the columns of the words to copy: `attention` and `src_extended` of `mix`."""
+        """Returns `attention` and `src_extended` of `mix`: weights and columns of the words that can be copied."""
         weights = output.attention
-        assert weights is not None, "a model that copies from its source sets `attention`"
+        assert weights is not None, "a model that copies from its source must set `attention`"
         source = memory.copy.extended  # (B, S)
         if output.sentence is not None:
             source = source[output.sentence]  # (M, S)
@@ -81,9 +81,10 @@ def as_copying(model: Model) -> Copying | None:
 
 
 def predicts_by_softmax(model: Model) -> bool:
-    """Returns whether `predict` is the softmax of `logits`, possibly mixed with copies.
+    """Returns whether `predict` is the softmax of `logits`, possibly combined with copy probabilities.
 
-    Search then computes only the probabilities that it needs. The result is false for models that override `predict`.
+    If so, only the probabilities that are needed can be computed. The result is false for models that override
+    `predict`.
     """
     return type(model).predict in (Model.predict, Decoder.predict, Copying.predict)
 
@@ -91,10 +92,11 @@ def predicts_by_softmax(model: Model) -> bool:
 def log_likelihood(
     model: Model, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns only the log-probabilities of the wanted ids `(M,)`, which is cheaper than `predict`: `(M,)`.
+    """Returns the log-probabilities of the wanted ids, `(M,)`, without those of all other words, as `predict` would.
 
-    `output` has M rows, from `ModelOutput.gather`. The second tensor is each row's sum of log-probabilities over the
-    vocabulary, `(M,)`; it is valid only if `summed` is set and the model does not copy.
+    `wanted` are extended ids `(M,)`; `output` has M rows, from `ModelOutput.gather`. The second result is the sum of
+    the log-probabilities of each row over the vocabulary, `(M,)`; it is valid only if `summed` is set and the model
+    does not copy.
     """
     if not predicts_by_softmax(model):
         log_probs = model.predict(output, memory)  # (M, X)
@@ -105,31 +107,31 @@ def log_likelihood(
     if output.copy_gate is None:
         return log_probabilities_of(wanted, logits, summed)
     copying = as_copying(model)
-    assert copying is not None, "a model that sets `copy_gate` inherits from `Copying`"
+    assert copying is not None, "a model that sets `copy_gate` must inherit from `Copying`"
     weights, words = copying.copyable(output, memory)  # (M, S) each
-    # A wanted id beyond the vocabulary cannot be generated. It is clamped to make it a valid index for the gather, and
-    # the result is overwritten.
+    # Wanted words outside the vocabulary cannot be generated. Their ids are clamped to make them valid indices, and the
+    # log-probabilities at these indices are overwritten.
     size = logits.shape[-1]
     valid_ids = wanted.clamp(max=size - 1)  # (M,)
     log_probs, sums = log_probabilities_of(valid_ids, logits)  # (M,), (M,)
     is_unknown = wanted >= size  # (M,)
-    generated = log_probs.masked_fill(is_unknown, -torch.inf)  # (M,)
+    vocab_log_probs = log_probs.masked_fill(is_unknown, -torch.inf)  # (M,)
     mixed = mix_targets(
-        wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words
+        wanted, vocab_log_probs, attention=weights, p_gen=output.copy_gate, src_extended=words
     )  # (M,)
     return mixed, sums
 
 
 class ComputedOutput(Decoder[M, S]):
-    """A decoder whose output layer is computed from other weights instead of being the module `output`."""
+    """A decoder whose output layer may be computed from other weights instead of being the module `output`."""
 
     @abstractmethod
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns matrix `(V, *)` and bias `(V,)` of the output layer; rows after the V-th are ignored."""
+        """Returns the matrix `(V, *)` and bias `(V,)` of the output layer; additional rows are ignored."""
 
 
 def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
-    """Returns matrix `(V, *)` and bias `(V,)` of the output layer; rows after the V-th are ignored.
+    """Returns the matrix `(V, *)` and bias `(V,)` of the output layer; they may have additional rows.
 
     Raises a RecipeError if the output layer has no matrix.
     """
@@ -139,7 +141,10 @@ def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
 
 
 def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
-    """Returns matrix `(V, *)` and bias `(V,)` of the module `output`; raises a RecipeError if it has no matrix."""
+    """Returns the matrix `(V, *)` and bias `(V,)` of the module `output`; they may have additional rows.
+
+    Raises a RecipeError if the module has no matrix.
+    """
     output = getattr(model, "output", None)
     weight = getattr(output, "weight", None)
     bias = getattr(output, "bias", None)
@@ -176,17 +181,17 @@ def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) ->
 
 
 class LimitedPositions(Decoder[M, S]):
-    """A decoder that has a maximum text length, or that must prepare its table of positions."""
+    """A decoder that has a maximum text length, or a table of positions that must be large enough."""
 
     @abstractmethod
     def reserve_positions(self, length: int) -> bool:
-        """Prepares decoding of up to `length` steps; returns False if the model cannot decode that many."""
+        """Prepares for decoding up to `length` steps; returns False if the model cannot decode that many."""
 
 
 def reserve_positions(model: Decoder, length: int) -> bool:
-    """Prepares decoding of up to `length` steps; returns False if the model cannot decode that many."""
+    """Prepares for decoding up to `length` steps; returns False if the model cannot decode that many."""
     limited = [member for member in members_of(model) if isinstance(member, LimitedPositions)]
-    # A list, not a generator: every member must prepare, even after one that returned False.
+    # A list, not a generator, so that all members prepare, even after one that returned False.
     prepared = [member.reserve_positions(length) for member in limited]
     return all(prepared)
 
@@ -194,13 +199,14 @@ def reserve_positions(model: Decoder, length: int) -> bool:
 class ParallelPrefill(Decoder[M, S]):
     """A decoder whose `advance` can read a prompt in one pass.
 
-    All its step-to-step state is in the cache, and it takes its positions from `KVCache.positions`.
+    Everything that such a decoder remembers from earlier steps is in the cache, and it gets its positions from
+    `KVCache.positions`.
     """
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads prompts `(B, P)` in one step, as if their positions were P hypotheses; see `Decoder.prefill`."""
+        """Reads prompts `(B, P)` in one step, in which their positions are P hypotheses; see `Decoder.prefill`."""
         sentences, length = prompt.shape
         cache.begin_prompts(length)
         output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P, *)
@@ -213,11 +219,11 @@ class ParallelPrefill(Decoder[M, S]):
 
 @dataclass(frozen=True)
 class LayerAttentions(Rows):
-    """Attention weights of all heads: one tensor for each of a side's L layers, first layer first.
+    """Attention weights of all heads: one tensor for each of the L layers of encoder or decoder, lowest layer first.
 
-    Rows are queries, columns are keys. The row of a real query sums to one over the keys that it may read; rows and
-    columns of padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t
-    (`Targets.ids`). The columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads
+    Rows are queries, columns are keys. The weights of a real query sum to one over the keys that it may read; rows and
+    columns of padding are zero. Row t of `decoder` and `cross` belongs to the position that *predicts* target token t
+    (`Targets.ids`). The columns of `decoder` are the inputs of the decoder (`Targets.shifted`), BOS first; row t reads
     columns 0 to t.
     """
 
@@ -230,28 +236,28 @@ class LayerAttentions(Rows):
 
 
 class MultiHeadModel(Seq2Seq[M, S]):
-    """A model with multi-head attention layers that exposes the weights of its heads."""
+    """A model with layers of multi-head attention, which makes the weights of all heads available."""
 
     @classmethod
     @abstractmethod
     def shows_one_head(cls, config: Any) -> bool:
-        """Returns whether `unroll` returns the attention of one head out of several, not the mean of all heads."""
+        """Returns whether `unroll` returns the attention of a single head instead of the mean of all heads."""
 
     @abstractmethod
     def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
-        """Runs `unroll` with attention; also returns the weights `(B, A, T, S)` of all heads of that layer."""
+        """Runs `unroll` with attention; also returns the weights of all heads of the shown layer, `(B, A, T, S)`."""
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Returns the weights of all heads and layers, without dropout, when the decoder reads the targets."""
+        """Returns the weights of all heads and layers, without dropout, for a decoder that reads the targets."""
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """Returns the kind of the source's position vectors and the first P <= `most` of them, `(P, H)`."""
+        """Returns the kind of the position vectors on the source side, and the first P <= `most` of them, `(P, H)`."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` returns: a layer, and a head (counted from 1) or the mean."""
+        """Selects the attention to return if `need_attention`: a layer, and a head (counted from 1) or the mean."""
 
 
 def as_multi_head(model: Model) -> MultiHeadModel | None:
@@ -260,7 +266,7 @@ def as_multi_head(model: Model) -> MultiHeadModel | None:
 
 
 def shows_one_head(config: ModelConfig) -> bool:
-    """Returns whether a registered model shows the attention of one head out of several, not a mean of heads."""
+    """Returns whether the model of a config returns the attention of a single head instead of the mean of all heads."""
     kind = MODELS.get(config.kind)
     return issubclass(kind, MultiHeadModel) and kind.shows_one_head(config)
 
@@ -270,7 +276,7 @@ class LooksBack(Decoder[M, S]):
 
     @abstractmethod
     def history_weights(self, batch: Batch) -> Tensor:
-        """Returns all layers' attention weights, `(B, L, T, T)`; row t belongs to input t, starting with BOS."""
+        """Returns the attention weights of all layers, `(B, L, T, T)`; row t belongs to input t, and input 0 is BOS."""
 
 
 def as_looking_back(model: Model) -> LooksBack | None:
@@ -286,12 +292,12 @@ class LocalWindow(Seq2Seq[M, S]):
 
 
 def window_half_width(model: Model) -> int | None:
-    """Returns the number of source tokens on each side of a window's centre, or None without a window."""
+    """Returns the number of source tokens on each side of the centre of a window; None if there is no window."""
     return model.window_half_width if isinstance(model, LocalWindow) else None
 
 
 class OwnMemoryLengths(Model):
-    """A model whose memory positions differ from its input positions; for example, regions of a picture."""
+    """A model whose memory positions differ from its input positions; they may, for example, be regions of an image."""
 
     @abstractmethod
     def memory_lengths(self, batch: Batch) -> Tensor:
@@ -299,7 +305,7 @@ class OwnMemoryLengths(Model):
 
 
 def memory_lengths(model: Model, batch: Batch) -> Tensor:
-    """Returns the number of real memory positions, `(B,)` on the CPU; for an ensemble, its first member decides."""
+    """Returns the number of real memory positions, `(B,)` on the CPU; in an ensemble, that of the first member."""
     first_member = members_of(model)[0]
     return (
         first_member.memory_lengths(batch)
@@ -309,14 +315,14 @@ def memory_lengths(model: Model, batch: Batch) -> Tensor:
 
 
 class OptionalSourceEnd(Seq2Seq[M, S]):
-    """A model that can exclude the source's EOS from the memory."""
+    """A model that can exclude the EOS of the source from the memory."""
 
     source_end: bool
     """Whether the memory includes EOS."""
 
 
 def has_source_end(model: Model) -> bool:
-    """Returns whether a text's last memory position is EOS; false for a model that reads rows of features."""
+    """Returns whether the last memory position of a text is EOS; false for models that read rows of features."""
     first_member = members_of(model)[0]
     return (
         first_member.source_end
@@ -326,7 +332,7 @@ def has_source_end(model: Model) -> bool:
 
 
 class AuxiliaryHead(Model):
-    """A model with a second head besides the output layer, trained by a separate objective."""
+    """A model that has a second head besides the output layer, which is trained with a separate objective."""
 
     @classmethod
     @abstractmethod
@@ -339,7 +345,7 @@ class AuxiliaryHead(Model):
 
 
 def auxiliary_objective(config: ModelConfig) -> str:
-    """Returns the name of the objective that trains a registered model's auxiliary head; empty without a head."""
+    """Returns the name of the objective for the auxiliary head of a config's model; empty if it has no such head."""
     kind = MODELS.get(config.kind)
     return kind.auxiliary_objective(config) if issubclass(kind, AuxiliaryHead) else ""
 
@@ -351,20 +357,21 @@ def auxiliary_logits(model: Model, batch: Batch, output: ModelOutput) -> Tensor:
 
 
 class AdaptedParts(Model):
-    """A model whose weights must be converted before they can initialise another model."""
+    """A model whose weights must be converted before they can initialise another kind of model."""
 
     @abstractmethod
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Converts the weights of one of `PARTS` to those that another model expects."""
+        """Converts the weights of one of `PARTS` to those that the other model expects."""
 
 
 def part_of(model: Model, name: str) -> dict[str, Tensor]:
-    """Returns the weights of one of `PARTS`, to initialise another model; empty if the model has no such part."""
+    """Returns the weights of one of `PARTS` for initialising another model; empty if the model has no such part."""
     weights = {}
     for weight_name, weight in model.state_dict(keep_vars=True).items():
         if weight_name.startswith(PARTS[name]):
             weights[weight_name] = weight
-    # An encoder also includes the prefix `src_`, but source embeddings alone are no encoder; likewise for decoders.
+    # Source embeddings, whose names start with `src_`, belong to the encoder, but without other weights there is no
+    # encoder. The same is true of decoders.
     if not any(weight_name.startswith(name) for weight_name in weights):
         return {}
     if isinstance(model, AdaptedParts):
@@ -373,14 +380,14 @@ def part_of(model: Model, name: str) -> dict[str, Tensor]:
 
 
 class Pretrained(Model):
-    """A model that can be trained only by a pretraining objective, on texts alone."""
+    """A model that can be trained only with a pretraining objective, on plain text."""
 
     pretrained_by: ClassVar[Sequence[str]]
     """Names of the objectives that can train the model."""
 
 
 def pretraining_objectives(kind: type[Model]) -> Sequence[str]:
-    """Returns the names of the objectives that corrupt texts and can train this class of models on texts alone."""
+    """Returns the names of the objectives that can train a class of models on plain text, which they corrupt."""
     if issubclass(kind, Pretrained):
         return kind.pretrained_by
     return ("span_corruption", "denoising") if issubclass(kind, Seq2Seq) else ()
@@ -391,7 +398,7 @@ class ReadsSentences(Model):
 
 
 def reads_sentences(config: ModelConfig) -> bool:
-    """Returns whether a registered model reads a text sentence by sentence."""
+    """Returns whether the model of a config reads a text sentence by sentence."""
     return issubclass(MODELS.get(config.kind), ReadsSentences)
 
 

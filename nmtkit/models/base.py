@@ -1,6 +1,6 @@
 """The contracts between models, training and search.
 
-Letters in shape comments:
+Notation in shape comments:
 
     B   sentences in a batch
     K   beam size
@@ -13,18 +13,17 @@ Letters in shape comments:
 There are three contracts. Each extends the one before it:
 
     Model    reads a batch and predicts: `read`, `logits`. This is all that training needs.
-    Decoder  writes a text word by word: `start`, `advance`. This is all that search needs. `unroll` runs all steps over
-             the targets, and `prefill` over a prompt. Both call `advance` in a loop by default; models that can compute
-             many positions at once override them.
-    Seq2Seq  writes a text from a source: `encode`. Attention pictures, alignment and copying need it.
+    Decoder  generates text token by token: `start`, `advance`. This is all that search needs. `unroll` runs all steps
+             over the targets, and `prefill` over a prompt. By default both call `advance` in a loop; models that can
+             compute many positions at once override them.
+    Seq2Seq  generates text from a source: `encode`. Plots of attention, word alignment and copying need it.
 
-Memory has one row per *sentence* and is fixed during decoding; state has one row per *hypothesis*. Attention treats the
-K = N // B hypotheses of a sentence as K queries into the sentence's single row of memory, so the encoder states are
-never copied for a beam.
+The *memory* has one row per sentence and is fixed during decoding. Attention treats the K = N // B hypotheses of a
+sentence as K queries into the single row of the sentence, so the encoder states are never copied for a beam.
 
-Two things change during decoding. The *state* is small and has a fixed size; a search reorders its rows. The *cache*
-(`nmtkit.layers.kv_cache`) grows by one entry per step, and its entries never move. Positions are a tensor, because the
-hypotheses of a step may be at different positions.
+Two things change during decoding. The *state* has one row per hypothesis. It is small and has a fixed size; search
+reorders its rows. The *cache* (`nmtkit.layers.kv_cache`) grows by one entry per step, and its entries are not moved.
+Positions are a tensor, because the sentences of a batch may be at different positions in the same step.
 """
 
 from abc import ABC, abstractmethod
@@ -79,10 +78,10 @@ MODELS: Registry["type[Model]"] = Registry(
 
 
 class VocabularySizes(dict[str, int]):
-    """Vocabulary size of each column, or width of a row of features.
+    """The vocabulary size of each column; for a column of features, the number of features per row.
 
-    `shared` is true if source and target have one vocabulary; their sizes are then equal. If `tgt` is the only column,
-    an encoder also reads it, so `src` gets the same size.
+    `shared` is true if source and target use the same vocabulary. If `tgt` is the only column, encoders read it as
+    well, so `src` gets the same size.
     """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
@@ -97,7 +96,7 @@ class VocabularySizes(dict[str, int]):
     def __missing__(self, column: str) -> int:
         columns = ", ".join(self)
         raise RecipeError(
-            f"the model needs the size of column {column!r}, but an example has only {columns}"
+            f"the model needs the column {column!r}, but the examples have only these columns: {columns}"
         )
 
 
@@ -107,10 +106,10 @@ PARTS = {
     "src_embedding": ("src_embedding.",),
     "tgt_embedding": ("tgt_embedding.",),
 }
-"""Parts of a model that can initialise another model, with their prefixes in weight names."""
+"""Parts of a model whose weights can initialise another model, each with the prefixes of its weight names."""
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
-"""Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
+"""Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
@@ -118,19 +117,19 @@ def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
     if tie in ("all", "embeddings") and not sizes.shared:
         alternative = "decoder" if tie == "all" else "none"
         raise RecipeError(
-            f"model.tie: `{tie}` makes source and target share one embedding, which needs one vocabulary for both; "
-            f"set tokenizer.joint to true, or model.tie to `{alternative}`"
+            f"`model.tie: {tie}` makes source and target share one embedding, which requires a joint vocabulary; set "
+            f"tokenizer.joint to true, or model.tie to {alternative}"
         )
 
 
 class ModelConfig(Settings):
-    """Base class of every model's `Config`. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
+    """Base class of the models' `Config` classes. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
 
     shorthands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Shorthand keys, each with the keys that it sets."""
 
     kind: str
-    """The model."""
+    """Name of the model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -144,7 +143,7 @@ class ModelConfig(Settings):
             conflicts = [key for key in keys if key in settings]
             if conflicts:
                 raise ValueError(
-                    f"`{shorthand}` sets {' and '.join(keys)}: remove {conflicts[0]} or `{shorthand}`"
+                    f"`{shorthand}` sets {' and '.join(keys)}; remove {conflicts[0]} or `{shorthand}`"
                 )
             value = expanded.pop(shorthand)
             expanded.update(dict.fromkeys(keys, value))
@@ -152,19 +151,19 @@ class ModelConfig(Settings):
 
     @property
     def copies(self) -> bool:
-        """Whether the model can write source words outside the vocabulary, as set by `copying`, if it exists."""
+        """Whether the model can copy source words that are not in its vocabulary; see its setting `copying`, if any."""
         return getattr(self, "copying", "none") not in (False, "none")
 
     @property
     def bf16_allowed(self) -> bool:
-        """Whether `training.precision: auto` may choose bfloat16. False if rounding errors accumulate over steps."""
+        """Whether `training.precision: auto` may choose bfloat16. False if rounding errors add up over the steps."""
         return False
 
 
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
 else:
-    # `MODELS` is looked up when settings are validated, so that recipes can name models that are registered later.
+    # `MODELS` is looked up when settings are validated, so that recipes can use models that are registered later.
     AnyModelConfig = Annotated[Any, TaggedUnion(MODELS)]
 
 
@@ -181,7 +180,7 @@ class Memory(Rows):
     """Shortlisted rows of the output layer; None means the whole vocabulary."""
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """Converts extended ids to columns of the distributions, which are numbered differently with a shortlist."""
+        """Converts extended ids to columns of the distributions. Without a shortlist, they are the same."""
         return ids if self.shortlist is None else self.shortlist.index.columns_of(ids)
 
     def ids_of(self, columns: Tensor) -> Tensor:
@@ -196,27 +195,28 @@ class DecoderState(Rows):
 
 @dataclass(frozen=True)
 class ModelOutput(Rows):
-    """Hidden features before the output layer, with attention and copy gate."""
+    """The features that the output layer reads, with attention and copy gate."""
 
     features: Tensor
-    """Input of `predict`: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. The shape is
-    `(B, *)` in a model that labels examples, and `(B, S, *)` in a model that labels positions."""
+    """Input of the output layer: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. In models
+    that classify whole examples it is `(B, *)`, in models that label each position `(B, S, *)`."""
     attention: Tensor | None = None
     """Weights over the source, `(N, S)`, `(B, T, S)` or `(M, S)`; None if not requested or if the model has none."""
     copy_gate: Tensor | None = None
-    """p_gen, `(N, 1)`, `(B, T, 1)` or `(M, 1)`; None if the model does not copy."""
+    """Probability p_gen of generating instead of copying, `(N, 1)`, `(B, T, 1)` or `(M, 1)`; None if the model does not
+    copy."""
     sentence: Tensor | None = None
     """Sentence index of each row, `(M,)`; set by `gather`."""
     centres: Tensor | None = None
-    """Centre of a local window, `(N,)`, `(B, T)` or `(M,)`, in source tokens from 0; None if `attention` is None or the
-    model attends to the whole source."""
+    """Centres of local windows as source positions, counted from 0: `(N,)`, `(B, T)` or `(M,)`; None if `attention` is
+    None or the model attends to the whole source."""
     path: Tensor | None = None
-    """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to this word, `(B, T)` or `(M,)`."""
+    """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to each word, `(B, T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
-        """Selects the positions where `keep` `(B, T)` or `(B,)` is True, as M rows. Padding is then not projected."""
-        # `keep` may still be on the CPU, where `nonzero` does not make the CPU wait for an accelerator.
-        # A list of one or two index tensors of shape (M,).
+        """Selects the M positions where `keep` `(B, T)` or `(B,)` is True; the output layer can thus skip padding."""
+        # `keep` may still be on the CPU, where `nonzero` need not wait for an accelerator. `indices` has one or two
+        # tensors of shape (M,).
         indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
         rows = self.mapped(lambda tensor: tensor[*indices])
         return replace(rows, sentence=indices[0])
@@ -239,14 +239,14 @@ S = TypeVar("S", bound=DecoderState, default=Any)
 class Model(nn.Module, ABC):
     """A trainable model; see the module docstring.
 
-    A subclass has a nested `Config(ModelConfig)` and is built as `MyModel(config, vocabulary_sizes)`.
+    A subclass has a nested class `Config(ModelConfig)` and is built as `MyModel(config, vocabulary_sizes)`.
     """
 
     Config: ClassVar[type[ModelConfig]]
     output_column: ClassVar[str] = ""
-    """Column whose ids the model predicts."""
+    """Name of the column whose ids the model predicts."""
     output: Any
-    """Output layer: a module from features `(..., *)` to `(..., V)`."""
+    """Output layer: a module that maps features `(..., *)` to `(..., V)`."""
     has_attention: bool = False
     """Whether outputs can contain attention over the source."""
 
@@ -269,7 +269,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
-        """Runs the model with teacher forcing; returns the output at all positions, and the memory or None."""
+        """Runs the model with teacher forcing; returns the output for all positions, and the memory or None."""
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
         """Applies the output layer; returns logits `(..., V)` with the leading axes of `output.features`."""
@@ -277,7 +277,7 @@ class Model(nn.Module, ABC):
         return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Returns log-probabilities `(..., X)`. Training calls this several times, each for a part of an output."""
+        """Returns log-probabilities `(..., X)`. Training calls this for one part of the output at a time."""
         return log_probabilities(self.logits(output, memory))
 
     @final  # type: ignore[misc]  # torch declares `forward` as an attribute
@@ -290,11 +290,12 @@ class Model(nn.Module, ABC):
 
 
 class Decoder(Model, Generic[M, S]):
-    """A model that writes a text word by word.
+    """A model that generates text token by token.
 
-    A subclass names its memory and state, `Decoder[Memory, MyState]`, and implements `advance` and, if it has a state,
-    `start`. If `logits` does more than call `output`, it must end in `project_to_vocabulary`, which handles shortlists.
-    By default a decoder reads only the words written so far.
+    A subclass specifies the types of its memory and its state, as in `Decoder[Memory, MyState]`, and implements
+    `advance` and, if it has a state, `start`. If `logits` does more than call `output`, it must end in
+    `project_to_vocabulary`, which handles shortlists. By default, a decoder has no source and reads only the tokens
+    generated so far.
     """
 
     output_column = "tgt"
@@ -303,7 +304,7 @@ class Decoder(Model, Generic[M, S]):
 
     @final
     def tie_output(self) -> None:
-        """Uses the target embedding as the output layer's matrix if the setting `tie` requests it."""
+        """Uses the target embedding as the matrix of the output layer if the setting `tie` says so."""
         if getattr(self.config, "tie", "none") in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
@@ -326,10 +327,10 @@ class Decoder(Model, Generic[M, S]):
         """Runs one decoding step, without the output layer. The caller then calls `KVCache.next_step`.
 
         Args:
-            tokens: last words of the hypotheses, `(N,)`, BOS in the first step; extended ids if the model copies.
+            tokens: last tokens of the hypotheses, `(N,)`, BOS in the first step; extended ids if the model copies.
             state: decoder state with N rows.
-            memory: memory with B rows; N is a multiple of B, sentence-major.
-            cache: cache of these hypotheses; this step writes its entries into it.
+            memory: memory with B rows. N is a multiple of B, and the hypotheses are in sentence-major order.
+            cache: cache of these hypotheses, into which this step writes its entries.
             need_attention: whether `ModelOutput.attention` is required; a model may always set it if that costs
                 nothing.
         """
@@ -341,7 +342,7 @@ class Decoder(Model, Generic[M, S]):
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
         """Returns log-probabilities `(..., V)`; mix-ins such as `Copying` return `(..., X)`."""
         assert output.copy_gate is None, (
-            "a model that copies inherits from `nmtkit.models.abilities.Copying`"
+            "a model that copies must inherit from `nmtkit.models.abilities.Copying`"
         )
         return self.vocabulary_log_probs(output, memory)
 
@@ -364,15 +365,15 @@ class Decoder(Model, Generic[M, S]):
     ) -> tuple[ModelOutput, S]:
         """Reads prompts `(B, P)`, BOS first, with one hypothesis per sentence.
 
-        Returns the outputs `(B, P, *)` and the state after the prompts. The cache must be empty and made for one
-        hypothesis per sentence; afterwards it contains P entries. If prompts are padded on the right, `lengths` `(B,)`
-        on the CPU are their token counts: each sentence's state is the one after its last token, and the caller removes
-        the padding from the cache with `KVCache.end_prompts`.
+        Returns the outputs `(B, P, *)` and the state after the prompts. The cache must be empty and have one hypothesis
+        per sentence; afterwards it contains P entries. If prompts are padded on the right, `lengths` `(B,)`, on the
+        CPU, are their numbers of tokens. The state of each sentence is then the one after its last token, and the
+        caller removes the padding from the cache with `KVCache.end_prompts`.
         """
         sentences, longest = prompt.shape
         if lengths is None:
             lengths = torch.full((sentences,), longest)  # (B,)
-        # Sort the sentences by length and cut the order into runs: `rows_by_length[n]` has the sentences with n tokens.
+        # Group the sentences by length: `rows_by_length[n]` has the indices of the sentences with n tokens.
         order = send(lengths.argsort(), prompt.device)  # (B,)
         counts = lengths.bincount(minlength=longest + 1)  # (P+1,)
         rows_by_length = torch.split(order, counts.tolist())
@@ -409,19 +410,19 @@ class Decoder(Model, Generic[M, S]):
 
 
 class Seq2Seq(Decoder[M, S]):
-    """A decoder that writes a text given a source."""
+    """An encoder-decoder model, which generates text from a source."""
 
     src_embedding: nn.Embedding
-    """Word vectors of the source; the same module as the target's if both sides share one matrix."""
+    """Word vectors of the source; the same module as `tgt_embedding` if both sides share one matrix."""
     has_attention = True
 
     @abstractmethod
     def encode(self, batch: Batch) -> M:
-        """Runs the encoder and projects the attention keys once."""
+        """Runs the encoder and projects the attention keys, which does not have to be repeated in each step."""
 
 
 class Combined(Decoder[M, S]):
-    """Several decoders that decode jointly."""
+    """Several decoders that generate text jointly."""
 
     members: nn.ModuleList
     """The combined decoders, which may be combinations themselves."""
@@ -443,7 +444,7 @@ def as_decoder(model: Model) -> Decoder | None:
 
 
 def as_seq2seq(model: Model) -> Seq2Seq | None:
-    """Returns the model if it writes texts given a source, else None. A combination's first member decides for all."""
+    """Returns the model if it generates text from a source, else None; for an ensemble, its first member decides."""
     if isinstance(model, Seq2Seq) and isinstance(members_of(model)[0], Seq2Seq):
         return model
     return None
@@ -453,11 +454,11 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
     """Returns K = N // B, the number of hypotheses per sentence."""
     sentences = memory.mask.shape[0]
     assert state_rows % sentences == 0, (
-        f"{state_rows} hypotheses do not divide among {sentences} sentences"
+        f"the number of hypotheses, {state_rows}, is not a multiple of the number of sentences, {sentences}"
     )
     return state_rows // sentences
 
 
 def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
-    """Replaces extended ids, which have no embedding, by UNK."""
+    """Replaces the ids of words outside the vocabulary, which have no embedding, with UNK."""
     return ids.masked_fill(ids >= sizes["tgt"], UNK)

@@ -1,24 +1,24 @@
 """ConvS2S: Gehring et al. 2017, "Convolutional sequence to sequence learning".
 
-Encoder and decoder are stacks of convolutions over words and their positions, e_j = w_j + p_j (section 3.1). A layer
-reads a window of k states and applies a gated linear unit v (section 3.2):
+Encoder and decoder are stacks of convolutions over the sums of word and position embeddings, e_j = w_j + p_j (section
+3.1). Each layer reads windows of k states and applies a gated linear unit v (section 3.2):
 
     h_i^l = v(W^l [h_{i-k/2}^{l-1}; ...; h_{i+k/2}^{l-1}] + b^l) + h_i^{l-1}        v([A; B]) = A * sigmoid(B)
 
-The decoder's windows end at the state itself. Each decoder layer attends to the encoder states z_j of a source of m
-words (section 3.3, equations 1 and 2); g_i is the embedding of the decoder's input at i:
+In the decoder, the window of a state ends with the state itself. Each decoder layer attends to the encoder states z_j
+of a source of m words (section 3.3, equations 1 and 2); g_i is the embedding of the decoder's input at position i:
 
     d_i^l = W_d^l h_i^l + b_d^l + g_i                          a_ij^l = softmax_j(d_i^l . z_j)
     c_i^l = sqrt(m) sum_j a_ij^l (z_j + e_j)                   h_i^l + W_c^l c_i^l is the input of the next layer
 
-To preserve variance, every sum of two such parts is multiplied by sqrt(0.5), and c by sqrt(m) (section 3.4 and the
-authors' code). The encoder's gradient is divided by the number of decoder layers, since all of them contribute to it
-(section 3.4). Weights are initialised as in section 3.5. Embeddings have size f and layers size d, with linear layers
-that convert between the two. The attention shown is the mean of all layers.
+To preserve the variance, every sum of two such parts is multiplied by sqrt(0.5), and c by sqrt(m) (section 3.4 and the
+authors' code). The gradient of the encoder is divided by the number of decoder layers, since all of them contribute to
+it (section 3.4). Weights are initialised as in section 3.5. Embeddings have size f, and the states of layers size d;
+linear layers convert between the two. The attention in the model's output is the mean of all layers.
 
 The paper's weight normalization is not implemented.
 
-Letters: as in `models/base.py`, with k, f and d as above.
+Notation: as in `models/base.py`, with k, f and d as above.
 """
 
 import math
@@ -51,38 +51,42 @@ from nmtkit.models.base import (
 )
 
 KERNEL_SIZE = 3
-"""Number of states in a window (k), as in section 5. It is odd, so that the encoder's windows are symmetric."""
+"""Number of states in a window (k), as in section 5. It is odd, so that the windows of the encoder are symmetric."""
 SUM_SCALE = math.sqrt(0.5)
-"""Scale that preserves the variance in a sum of two parts: section 3.4."""
+"""Factor for a sum of two parts that preserves the variance: section 3.4."""
 
 
 class ConvS2SConfig(ModelConfig):
-    """The defaults suit small corpora; the paper has sizes of 512, and 20 layers on each side for English-Romanian."""
+    """Settings of ConvS2S.
+
+    The defaults suit small corpora; for English-Romanian, the paper uses sizes of 512, and 20 layers each in encoder
+    and decoder.
+    """
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     kind: Literal["convs2s"] = "convs2s"
-    """The model."""
+    """Name of the model."""
     embedding_size: Width = Field(default=256, ge=1)
-    """Size of word and position vectors on both sides (f)."""
+    """Size of word and position embeddings on both sides (f)."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Size of the layers' states (d)."""
+    """Size of the states of all layers (d)."""
     layers: Depth | None = Field(default=None, ge=1)
     """Sets both encoder_layers and decoder_layers; cannot be combined with them."""
     encoder_layers: Depth = Field(default=4, ge=1)
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     decoder_layers: Depth = Field(default=3, ge=1)
-    """Layers of the decoder, each with a separate attention."""
+    """Number of decoder layers, each of which has its own attention."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Dropout rate on embeddings and on the inputs of convolutions and output layer."""
+    """Dropout rate on embeddings, and on the inputs of the convolutions and of the output layer."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned positions, which limits the text length in tokens including EOS."""
+    """Number of learned position embeddings, which limits the text length in tokens, including EOS."""
     tie: Tie = "decoder"
-    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 @dataclass(frozen=True)
 class ConvMemory(Memory):
-    """Memory of the decoder."""
+    """Keys and values of the source, which all decoder layers share."""
 
     keys: Tensor
     """z, `(B, S, f)`."""
@@ -92,10 +96,10 @@ class ConvMemory(Memory):
 
 @dataclass(frozen=True)
 class ConvState(DecoderState):
-    """Earlier inputs of the decoder's convolutions, which the next step reads again."""
+    """Earlier inputs of the decoder's convolutions, which are also in the window of the next step."""
 
     inputs: Tensor
-    """The last k-1 inputs of each layer, `(N, L, k-1, d)`, newest last; zero before the text."""
+    """The last k-1 inputs of each layer, `(N, L, k-1, d)`, newest last; zero before the beginning of the text."""
 
 
 def _linear(input_size: int, output_size: int, gain: float = 1.0) -> nn.Linear:
@@ -123,7 +127,7 @@ def _windows(states: Tensor, before: int, after: int) -> Tensor:
 class GatedConvolution(nn.Module):
     """Encoder layer: `(v(W [h; ...; h] + b) + h) sqrt(0.5)`.
 
-    The gate of v halves its input on average, so the weights of W start with four times the variance: section 3.5.
+    On average the gate of v halves its input, so W is initialised with four times the variance: section 3.5.
     """
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -132,14 +136,14 @@ class GatedConvolution(nn.Module):
         self.map = _linear(KERNEL_SIZE * width, 2 * width, gain=4 * (1 - config.dropout))
 
     def forward(self, windows: Tensor, states: Tensor) -> Tensor:
-        """Returns new states `(B, Q, d)`, given the old ones `(B, Q, d)` and their windows `(B, Q, k*d)`."""
+        """Returns new states `(B, Q, d)`, given the old states `(B, Q, d)` and their windows `(B, Q, k*d)`."""
         gate_inputs = self.map(windows)  # (B, Q, 2d)
         gated = F.glu(gate_inputs, -1)  # (B, Q, d)
         return (gated + states) * SUM_SCALE
 
 
 class AttendingConvolution(GatedConvolution):
-    """Decoder layer: the convolution, and attention with equations 1 and 2."""
+    """Decoder layer: the convolution, followed by attention (equations 1 and 2)."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config)
@@ -210,14 +214,14 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         states = self.src_map(embedded)  # (b, s, d)
         side = KERNEL_SIZE // 2
         for layer in self.encoder:
-            # A window that extends beyond the end of a sentence reads zeros, however long the batch is.
+            # Beyond the end of a sentence, windows contain zeros, whether or not the sentence is padded.
             states = states.masked_fill(~is_real, 0.0)  # (b, s, d)
             inputs = self.dropout(states)  # (b, s, d)
             windows = _windows(inputs, before=side, after=side)  # (b, s, k*d)
             states = layer(windows, states)  # (b, s, d)
         keys = self.encoder_map(states)  # (b, s, f), z
         if torch.is_grad_enabled():
-            # The value stays the same, but the gradient is divided by the number of decoder layers: section 3.4.
+            # The values stay the same, but the gradients are divided by the number of decoder layers: section 3.4.
             share = 1 / len(self.decoder)
             keys = keys.detach().lerp(keys, share)  # (b, s, f)
         lengths = is_real.sum(1, keepdim=True)  # (b, 1, 1), m
@@ -246,7 +250,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, ConvState]:
-        """Runs one step. Each layer's window consists of its last k-1 inputs and the new one."""
+        """Runs one step. The window of each layer consists of its last k-1 inputs and the new one."""
         beam_size = rows_per_sentence(len(tokens), memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         table = self.tgt_positions(cache.reach)  # (P, f)
@@ -290,7 +294,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def _join(
         self, states: Tensor, layer_weights: list[Tensor], need_attention: bool
     ) -> ModelOutput:
-        """Returns features `(B, Q, f)` for the output layer, and the mean weights of all layers if requested."""
+        """Returns the features `(B, Q, f)` for the output layer, with the mean attention of all layers if requested."""
         features = self.decoder_map(states)  # (B, Q, f)
         features = self.dropout(features)
         attention = None

@@ -1,10 +1,10 @@
 """Ensembles: several trained models that decode as one, using the mean of their predictions.
 
-Each member encodes the source and keeps a separate memory and state. All members read the same words and number the
-source's unknown words in the same way. A member that copies adds its copy probabilities before the mean; a member that
-does not copy gives unknown words probability zero.
+Each member encodes the source and has its own memory and state. All members read the same words, and number the unknown
+words of the source in the same way. If a member copies, its copy probabilities are included in the mean; if it does
+not, its probability of unknown words is zero.
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 import math
@@ -36,12 +36,12 @@ from nmtkit.models.base import (
 )
 
 Mean = Literal["probabilities", "log-probabilities"]
-"""The quantity that is averaged. A mean of probabilities is a mixture: one confident member is enough. With a mean of
-log-probabilities each member can veto a word."""
+"""The quantity that is averaged. A mean of probabilities is a mixture, in which one confident member is enough. With a
+mean of log-probabilities, each member can veto a word."""
 
 
 class CombinedConfig(ModelConfig):
-    """Config of models that decode together; recipes cannot contain it."""
+    """Config of models that decode together; it cannot be part of a recipe."""
 
     kind: Literal["ensemble", "shallow_fusion"]
     """How the models are combined."""
@@ -65,9 +65,9 @@ class EnsembleState(DecoderState):
 
 @dataclass(frozen=True)
 class EnsembleOutput(ModelOutput):
-    """Outputs of all members. `features` belong to the first member; attention and p_gen are means.
+    """Outputs of all members. `features` are those of the first member; attention and p_gen are means.
 
-    The mean of attention excludes members without attention. A member that does not copy has a p_gen of 1.
+    The mean attention excludes members without attention. If a member does not copy, its p_gen is 1.
     """
 
     members: tuple[ModelOutput, ...] = ()
@@ -97,7 +97,7 @@ class JointDecoder(
             mask = batch.inputs.mask
             copy = batch.inputs.copy
         else:
-            # For pictures, the memory positions are regions, which only the members know.
+            # For images, the memory positions are regions, whose number only the members know.
             mask = memories[0].mask
             copy = memories[0].copy
         return EnsembleMemory(mask, copy, memories)
@@ -119,8 +119,8 @@ class JointDecoder(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[EnsembleOutput, EnsembleState]:
-        """Runs one step of each member. In the shared cache, each member's layers follow the previous member's."""
-        # A member that does not copy has no embedding for extended ids.
+        """Runs one step of each member. In the shared cache, each member has its own layers."""
+        # Members that do not copy have no embeddings for extended ids.
         plain_tokens = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens  # (N,)
         members = zip(self._members(), state.members, memory.members, strict=True)
         outputs = []
@@ -153,7 +153,7 @@ class JointDecoder(
         memory: EnsembleMemory,
         log_normalizer: Tensor | None = None,
     ) -> Tensor:
-        """Returns log-probabilities `(..., X)`, normalized if needed: `logits` has already mixed in the copies."""
+        """Returns log-probabilities `(..., X)`, normalized if requested; `logits` already includes the copied words."""
         return log_probs if log_normalizer is None else log_probs - log_normalizer
 
     def _members(self) -> list[Decoder]:
@@ -165,7 +165,7 @@ class JointDecoder(
         members = zip(self._members(), output.members, memory.members, strict=True)
         predictions = []
         for member, member_output, member_memory in members:
-            # `ModelOutput.gather` sets `sentence` in the joint output only.
+            # `ModelOutput.gather` sets `sentence` only in the joint output.
             member_output = replace(member_output, sentence=output.sentence)
             log_probs = member.predict(member_output, member_memory)
             predictions.append(log_probs)
@@ -193,7 +193,7 @@ class Ensemble(JointDecoder):
         are_positive = all(weight > 0 for weight in weights)
         if len(weights) != models or not are_positive:
             raise RecipeError(
-                f"an ensemble of {models} models needs {models} weights, each above 0"
+                f"an ensemble of {models} models needs {models} weights, all of them above 0"
             )
         first_member = members[0]
         if any(member.sizes != first_member.sizes for member in members):
@@ -208,7 +208,10 @@ class Ensemble(JointDecoder):
         self.shares = [weight / total for weight in weights]
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the log of the mean, `(..., X)`, including copies; a mean of log-probabilities is not normalised."""
+        """Returns the logarithm of the mean, including copied words, `(..., X)`.
+
+        A mean of log-probabilities is not normalised.
+        """
         if memory.shortlist is None:
             width = self.sizes["tgt"]
         else:
@@ -246,8 +249,9 @@ class Ensemble(JointDecoder):
         if attentions and (need_attention or self.config.copies):
             if len({weights.shape for weights in attentions}) > 1:
                 raise RecipeError(
-                    "the attention of these models cannot be averaged: they divide pictures into different numbers of "
-                    "regions (`model.cnn`); use one of them, or set coverage_penalty to 0 if only texts are needed"
+                    "the attention of these models cannot be averaged, because they divide images into different "
+                    "numbers of regions (`model.cnn`); use only one of them, or, if you need only the captions, set "
+                    "coverage_penalty to 0"
                 )
             total = sum(attention_shares)
             terms = []

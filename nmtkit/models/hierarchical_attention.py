@@ -12,11 +12,11 @@
     v    = sum_i a_i h_i                                        equation 10
     p    = softmax(W_c v + b_c)                                 equation 11; equation 12 is the likelihood
 
-`attention_classifier` treats the whole text as one sentence: v is the s of equation 7. `nmtkit.layers.recurrent`
+`attention_classifier` treats the whole text as one sentence, so v is s of equation 7. `nmtkit.layers.recurrent`
 describes how torch's GRU differs from the one in the paper. The setting `tokenizer.sentences` determines how texts are
 split into sentences.
 
-Letters: B texts, S tokens in a text, N sentences in a text, W words in a sentence, M sequences (sentences or texts),
+Notation: B texts, S tokens in a text, N sentences in a text, W words in a sentence, M sequences (sentences or texts),
 E embedding size, H hidden size of one direction, I input size, A attention size.
 """
 
@@ -39,14 +39,14 @@ from nmtkit.models.word_mean import is_word
 
 
 class AttentionConfig(ModelConfig):
-    """The default sizes are those of Yang et al. 2016, section 3.3."""
+    """Settings that both classifiers share. The default sizes are those of Yang et al. 2016, section 3.3."""
 
     embedding_size: Width = Field(default=200, ge=1)
     """Size of word vectors."""
     hidden_size: Width = Field(default=50, ge=1)
-    """Units of each direction of the recurrent layers."""
+    """Number of units of each direction of the recurrent layers."""
     attention_size: Width = Field(default=100, ge=1)
-    """Size of the vectors u, u_w and u_s that attention compares."""
+    """Size of the vectors u, u_w and u_s, whose products are the energies of attention."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Dropout rate on embeddings and on the input of the output layer."""
 
@@ -55,20 +55,20 @@ class AttentionClassifierConfig(AttentionConfig):
     """A bidirectional GRU and attention over all words (Yang et al. 2016, equations 5-7)."""
 
     kind: Literal["attention_classifier"] = "attention_classifier"
-    """The model."""
+    """Name of the model."""
 
 
 class HierarchicalAttentionConfig(AttentionConfig):
     """Attention over words and over sentences (Yang et al. 2016); both levels have the same sizes, as in the paper."""
 
     kind: Literal["hierarchical_attention"] = "hierarchical_attention"
-    """The model."""
+    """Name of the model."""
 
 
 class AttentiveGRU(nn.Module):
-    """Encodes sequences `(M, W, I)` with a bidirectional GRU and sums each sequence's states by attention.
+    """Encodes sequences `(M, W, I)` with a bidirectional GRU, and sums the states of each, weighted by attention.
 
-    Used for words (equations 1-7) and for sentences (equations 8-10).
+    It is used for words (equations 1-7) and for sentences (equations 8-10).
     """
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
@@ -84,9 +84,9 @@ class AttentiveGRU(nn.Module):
         """Returns the weighted sums `(M, 2H)` and the attention weights `(M, W)`.
 
         `mask` `(M, W)` is True at real positions, and `attended` `(M, W)` at positions that can be attended to. If a
-        sequence has no such position, its sum and weights are zero.
+        sequence has no position that can be attended to, its sum and its weights are zero.
         """
-        # The encoder needs at least one position per sequence, even for the missing sentences of a padded text.
+        # The encoder needs at least one position in each sequence, even in the empty sentences of a padded text.
         positions = torch.arange(mask.shape[1], device=mask.device)  # (W,)
         encoder_mask = mask | (positions == 0)  # (M, W)
         lengths = mask.sum(1)  # (M,)
@@ -143,9 +143,10 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """Returns the vector of each text, `(B, 2H)`, with word weights `(B, S)`. There is no memory.
 
-        A word's weight is its weight in the sentence times the sentence's weight, so a text's weights sum to one.
+        The weight of a word is its weight in the sentence times the weight of the sentence, so the weights of a text
+        sum to one.
         """
-        # Word positions count from 1, and 0 is padding; so PAD is inserted as token 0 of every text.
+        # Word positions are counted from 1, and 0 is padding, so PAD is inserted as token 0 of each text.
         inputs = batch.inputs
         positions = _word_positions(inputs)  # (B, N, W)
         ids = pad(inputs.ids, (1, 0), value=PAD)  # (B, 1+S)
@@ -154,8 +155,8 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         texts, sentences_per_text = is_sentence.shape
         all_rows = texts * sentences_per_text
         rows = torch.arange(all_rows, device=ids.device)  # (B*N,)
-        # A CPU skips padding and encodes only the M real sentences. On other devices all B*N are encoded, because
-        # finding the real ones would make the CPU wait for the device.
+        # On a CPU, only the M real sentences are encoded. On other devices, all B*N sentences are encoded, because the
+        # CPU would have to wait for the device to learn which ones are real.
         if ids.device.type == "cpu":
             rows = rows[is_sentence.flatten()]  # (M,)
         text_of_row = rows.unsqueeze(1) // sentences_per_text  # (M, 1)
@@ -185,7 +186,7 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
             weights = word_weights * weights_of_rows.unsqueeze(1)  # (M, W)
             attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B, 1+S)
             attention = attention.index_put((text_of_row, positions), weights)
-            attention = attention[:, 1:]  # (B, S), without the column of padding
+            attention = attention[:, 1:]  # (B, S), without the column of the inserted PAD
         features = self.dropout(text_vectors)
         return ModelOutput(features, attention), None
 

@@ -1,6 +1,6 @@
-"""A model's output layer, whole or restricted to a shortlist, and the softmax.
+"""The output layer of a model, whole or restricted to a shortlist, and the softmax.
 
-Letters: as in `models/base.py`; V' is the number of shortlisted words.
+Notation: as in `models/base.py`; V' is the number of shortlisted words.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from nmtkit.layers.elementary import at_least_float32
 
 @dataclass(frozen=True)
 class ShortlistIndex:
-    """Shortlisted words and their columns in the distributions, in ascending order of ids.
+    """Shortlisted words, in ascending order of their ids, and their columns in the distributions.
 
-    Special tokens keep their columns. An unknown source word with extended id V + j has column V' + j.
+    Special tokens keep their columns. An unknown source word with the extended id V + j has the column V' + j.
     """
 
     words: Tensor
-    """Ids of the shortlisted words, `(V',)`, ascending."""
+    """Ids of the shortlisted words, `(V',)`, in ascending order."""
     columns: Tensor
-    """Column of each word of the vocabulary, `(V,)`; words outside the shortlist have the column of PAD."""
+    """Column of each word of the vocabulary, `(V,)`; for words outside the shortlist, it is that of PAD."""
     weight: Tensor
     """Rows of the output layer for the shortlisted words, `(V', *)`."""
 
@@ -56,12 +56,12 @@ class ShortlistIndex:
 class ShortlistedOutput(Rows):
     """Rows of an output layer, shortlisted for B sentences.
 
-    The rows are shared, but each sentence's softmax covers only its own candidates, so a result does not depend on the
-    other sentences of the batch.
+    All sentences use the same rows, but the softmax of each sentence covers only its own candidates. So the results of
+    a sentence do not depend on the other sentences of the batch.
     """
 
     bias: Tensor
-    """Bias of each sentence, `(B, V')`; minus infinity for words that are candidates of other sentences only."""
+    """Bias for each sentence, `(B, V')`; minus infinity for words that are candidates only for other sentences."""
     index: ShortlistIndex
     """Candidates of all sentences."""
 
@@ -75,7 +75,7 @@ class ShortlistedOutput(Rows):
         words = is_shortlisted.nonzero()[:, 0]  # (V',)
         columns = torch.full_like(is_shortlisted, PAD, dtype=torch.long)  # (V,)
         columns[words] = torch.arange(len(words), device=words.device)
-        # Keep the memory layout of the whole matrix, which may be stored transposed.
+        # The memory layout of the matrix, which may be stored transposed, is kept.
         if weight.stride(0) == 1:
             rows = weight.t().index_select(1, words).t()  # (V', *)
         else:
@@ -90,7 +90,7 @@ class ShortlistedOutput(Rows):
     def logits(self, features: Tensor) -> Tensor:
         """Computes logits `(N, V')` from features `(N, *)`."""
         logits = F.linear(features, self.index.weight)  # (N, V')
-        # Add each sentence's bias to its K hypotheses, in place.
+        # Add the bias of each sentence to the logits of its K hypotheses, in place.
         sentences, size = self.bias.shape
         logits_by_sentence = logits.view(sentences, -1, size)  # (B, K, V')
         logits_by_sentence.add_(self.bias[:, None])
@@ -100,14 +100,14 @@ class ShortlistedOutput(Rows):
 def project_to_vocabulary(
     output: Callable[[Tensor], Tensor], features: Tensor, shortlist: ShortlistedOutput | None
 ) -> Tensor:
-    """Applies an output layer to features `(..., *)`: `(..., V)`, or `(N, V')` with a shortlist."""
+    """Applies an output layer to features `(..., *)`; returns logits `(..., V)`, or `(N, V')` with a shortlist."""
     return output(features) if shortlist is None else shortlist.logits(features)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """Returns the log-softmax over the last axis, in float32 or wider.
 
-    Under autocast on a CPU, plain `log_softmax` returns 16 bits, in which log-probabilities near -8 are 0.03 apart.
+    Under autocast on a CPU, plain `log_softmax` would return a 16-bit type, in which numbers near -8 are 0.03 apart.
     """
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))
 
@@ -115,9 +115,10 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def log_probabilities_of(
     wanted: Tensor, logits: Tensor, summed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the log-probability `(M,)` of a wanted word for each row of logits `(M, V)`; `wanted` is `(M,)`.
+    """Returns the log-probability of a wanted word for each row of logits: `(M,)`.
 
-    The second tensor is the sum of each row's log-probabilities, `(M,)`, if `summed`; otherwise it is zero.
+    `wanted` are ids `(M,)`, the logits are `(M, V)`. The second result is the sum of the log-probabilities of each row,
+    `(M,)`, if `summed`; otherwise it is zero.
     """
     results: Any = _WantedLogProbs.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # untyped in torch
     log_probs, sums = results  # (M, 1), (M, 1)
@@ -125,14 +126,14 @@ def log_probabilities_of(
 
 
 class _WantedLogProbs(torch.autograd.Function):
-    """Computes `log p(y)` for each row's wanted word y, and `sum_x log p(x)`, with one extra `(M, V)` tensor.
+    """Computes `log p(y)` for the wanted word y of each row, and `sum_x log p(x)`, with a single extra `(M, V)` tensor.
 
-    With the gradients g of `log p(y)` and h of the sum, the gradient of the logit of x is
+    If g is the gradient of `log p(y)`, and h that of the sum, the gradient of the logit of x is
 
         g ([x = y] - p(x)) + h (1 - V p(x))  =  h - (g + V h) p(x) + g [x = y]
 
     The backward pass overwrites the saved tensor with this gradient. On a CPU the saved tensor is p, so that only one
-    logarithm per row is computed; on other devices it is log p.
+    logarithm per row must be computed; on other devices it is log p.
     """
 
     @staticmethod
@@ -153,7 +154,7 @@ class _WantedLogProbs(torch.autograd.Function):
         ctx.saved = [saved]
         if not summed:
             return log_probs, torch.zeros_like(log_probs)
-        # log p(x) = logit(x) - z, so the normalizer z of a row is the logit of y minus log p(y).
+        # Since log p(x) = logit(x) - z, the normalizer z of a row is the logit of y minus log p(y).
         wanted_logits = logits.gather(-1, wanted)  # (M, 1)
         normalizers = wanted_logits - log_probs  # (M, 1)
         logit_sums = logits.sum(-1, keepdim=True, dtype=log_probs.dtype)  # (M, 1)
@@ -165,7 +166,7 @@ class _WantedLogProbs(torch.autograd.Function):
     def backward(
         ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor
     ) -> tuple[None, Tensor, None]:
-        # Removed from the context, because it is overwritten and must be freed together with the gradient.
+        # Removed from the context, because it is overwritten and should be freed together with the gradient.
         saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved
         if ctx.saves_logarithms:

@@ -1,17 +1,18 @@
 """T5: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer".
 
-A Transformer with these changes (section 2.1):
+This is a Transformer with the following changes (section 2.1):
 
     positions       no position vectors; instead, each self-attention head adds a learned bias to the energies, which
-                    depends on the distance of query and key; all layers of a side share one table
-    normalization   before each sub-layer, by the root mean square, without a bias
+                    depends on the distance between query and key; all layers of the encoder share one table of biases,
+                    and so do all layers of the decoder
+    normalization   RMSNorm before each sub-layer, without a bias
     linear layers   without biases; energies are not divided by sqrt(D), and A * D may differ from H
     output          the decoder's states are multiplied by 1 / sqrt(H) before the output layer, which is tied
 
-`gated` is the variant of T5 v1.1, mT5 and Flan-T5: the feed-forward network is gelu(x W) * (x V) W_2 (Shazeer 2020,
+`gated` is the variant of T5 v1.1, mT5 and Flan-T5: the feed-forward network is (gelu(x W) * (x V)) W_2 (Shazeer 2020,
 "GLU Variants Improve Transformer"). These models have a separate output layer and do not scale its input.
 
-Letters: as in `models/base.py` and `layers/transformer.py`.
+Notation: as in `models/base.py` and `layers/transformer.py`.
 """
 
 import math
@@ -38,24 +39,29 @@ from nmtkit.models.transformer import (
 
 
 class T5Config(StacksConfig):
-    """The defaults suit small corpora; T5-small has sizes 512 and 2048, 8 heads of size 64, and 6 + 6 layers."""
+    """Settings of T5.
+
+    The defaults suit small corpora; T5-small has hidden_size 512, feed_forward_size 2048, 8 heads of size 64, and 6
+    layers each in encoder and decoder.
+    """
 
     kind: Literal["t5"] = "t5"
-    """The model."""
+    """Name of the model."""
     head_size: Width = Field(default=64, ge=1)
-    """Size of a head (d_kv)."""
+    """Size of an attention head (d_kv)."""
     relative_buckets: int = Field(default=32, ge=4, le=4096)
-    """Number of distance buckets, a multiple of 4."""
+    """Number of buckets for the distances between words; must be a multiple of 4."""
     relative_distance: int = Field(default=128, ge=2, le=65536)
-    """Distance from which on all distances share a bucket; must be greater than half of relative_buckets."""
+    """All distances of this size or more share one bucket; must be greater than half of relative_buckets."""
     gated: bool = False
-    """Whether to gate the feed-forward network, as in T5 v1.1, mT5 and Flan-T5, which use activation gelu_tanh."""
+    """Whether the feed-forward networks are gated, as in T5 v1.1, mT5 and Flan-T5, which use activation gelu_tanh."""
     scale_output: bool = True
-    """Whether to multiply the output layer's input by 1 / sqrt(hidden_size). T5 v1.1, mT5 and Flan-T5 do not."""
+    """Whether the input of the output layer is multiplied by 1 / sqrt(hidden_size), as in the original T5, but not in
+    T5 v1.1, mT5 and Flan-T5."""
     norm: Literal["pre"] = "pre"
-    """Position of normalizations: before each sub-layer."""
+    """Where normalization is applied: before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
-    """Constant that normalizations add to the mean square."""
+    """Constant that is added to the mean square in normalizations."""
     embedding_norm: ClassVar[bool] = False
     scale_embeddings: ClassVar[bool] = False
     positions: ClassVar[str] = "relative"
@@ -64,13 +70,13 @@ class T5Config(StacksConfig):
     def _require_valid_distances(self) -> "T5Config":
         if self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
-                "relative_buckets must be a multiple of 4, and less than twice relative_distance"
+                "relative_buckets must be a multiple of 4 and less than twice relative_distance"
             )
         return self
 
     @property
     def layer_form(self) -> LayerForm:
-        """Describes the layers of section 2.1."""
+        """How the layers differ from those of Vaswani et al. 2017; see section 2.1."""
         return LayerForm(self.head_size, bias=False, rms_norm=True, scaled=False, gated=self.gated)
 
 
@@ -79,7 +85,7 @@ class T5(Transformer):
     """The T5 variant of the Transformer; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = T5Config
-    first_entry = 1  # entry 0 of the cache stores positions
+    first_entry = 1  # layer 0 of the cache stores positions
 
     def __init__(self, config: T5Config, sizes: VocabularySizes) -> None:
         # A T5Config has all settings that `Transformer` reads, but does not inherit from TransformerConfig.
@@ -105,7 +111,7 @@ class T5(Transformer):
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:
-        """Initialises weights as the authors do: energies, which are not divided by sqrt(D), have variance 1."""
+        """Initialises weights like the authors, so that energies, which are not divided by sqrt(D), have variance 1."""
         queries_size = config.heads * config.head_size
         width = self.width
         for name, parameter in self.named_parameters():
@@ -116,8 +122,8 @@ class T5(Transformer):
             elif parameter.dim() > 1:
                 input_size = parameter.shape[1]
                 nn.init.normal_(parameter, std=input_size**-0.5)
-                # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the copy
-                # attention divides its energies by sqrt(H).
+                # The first rows of `query_keys_values` compute the queries. `copy_query` is not scaled, because the
+                # copy attention divides its energies by sqrt(H).
                 if name.endswith((".query.weight", "query_keys_values.weight")):
                     query_rows = parameter[:queries_size]  # a view, scaled in place
                     query_rows *= config.head_size**-0.5
@@ -128,7 +134,7 @@ class T5(Transformer):
     @override
     def positions(self, most: int) -> tuple[str, Tensor]:
         raise RecipeError(
-            "a t5 model has no position vectors to show: it learns biases for distances"
+            "a t5 model has no position vectors to show, because it learns biases for distances instead"
         )
 
     @override
@@ -152,8 +158,8 @@ class T5(Transformer):
             bias: Tensor = self.tgt_positions(distances)  # (1, A, T, T)
             is_later = distances > 0  # (1, T, T)
             return bias.masked_fill(is_later, -math.inf)
-        # Prompts of different lengths put hypotheses at different positions, so the cache stores positions as it does
-        # keys.
+        # If prompts differ in length, the same slot is at different positions in different sentences. So the cache
+        # stores the position of each slot, as it stores keys.
         query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
         sentences, beam_size, _ = states.shape
         new_positions = query_positions.expand(sentences, beam_size)  # (B, K)

@@ -1,18 +1,19 @@
-"""The Transformer: "Attention Is All You Need", Vaswani et al. 2017; with `copying` it can copy source words.
+"""The Transformer: Vaswani et al. 2017, "Attention Is All You Need"; with `copying` it can copy source words.
 
 Copying follows See et al. 2017, eq. 8 and 9, with the corresponding parts of a Transformer:
 
-    c_t   = sum_i a_ti h_i                            h_i: the encoder's states
-    p_gen = sigmoid(w_c c_t + w_s s_t + w_x x_t + b)  s_t: the decoder's last state; x_t: input of its first layer
+    c_t   = sum_i a_ti h_i                            h_i: states of the encoder
+    p_gen = sigmoid(w_c c_t + w_s s_t + w_x x_t + b)  s_t: state of the last decoder layer; x_t: input of the first
     P(w)  = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti
 
-The weights a_ti come from a cross-attention of the decoder, either one head or the mean of all heads of a layer
-(Gehrmann et al. 2018, "Bottom-Up Abstractive Summarization", copy with one head of a Transformer), or from an
+The weights a_ti are either those of a cross-attention layer of the decoder, from one head or the mean of all heads
+(Gehrmann et al. 2018, "Bottom-Up Abstractive Summarization", copy with one head of a Transformer), or those of an
 additional learned attention: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
 
-Unlike in sections 3.2.2 and 3.4, the projections of queries, keys, values and heads and the output layer have biases.
+Unlike in sections 3.2.2 and 3.4, the projections of queries, keys, values and heads have biases, as has the output
+layer.
 
-Letters: as in `models/base.py` and `layers/transformer.py`: A attention heads of size D; `a` of them are shown.
+Notation: as in `models/base.py` and `layers/transformer.py`: A attention heads of size D; `a` of them are shown.
 """
 
 import math
@@ -67,7 +68,7 @@ from nmtkit.models.embeddings import AnyEmbeddingConfig, source_embedding
 
 
 class LayersConfig(ModelConfig):
-    """Settings of a stack of Transformer layers, alone or as encoder and decoder."""
+    """Settings of Transformer layers, in a single stack or in an encoder and a decoder."""
 
     hidden_size: Width = Field(default=256, ge=2)
     """Width of the model (d_model), including its embeddings."""
@@ -78,28 +79,28 @@ class LayersConfig(ModelConfig):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate on embeddings and on the result of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on attention weights. Slow on a CPU, where it rules out fused attention."""
+    """Dropout rate on attention weights. It slows training down on a CPU, where it rules out fused attention."""
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout rate inside the feed-forward networks."""
     norm: Literal["pre", "post"] = "pre"
-    """Position of normalizations: before each sub-layer (trains without a long warm-up), or after it as in Vaswani et
-    al. 2017."""
+    """Where layer normalization is applied: before each sub-layer (pre), which needs no long warm-up, or after it
+    (post), as in Vaswani et al. 2017."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
-    """Constant that normalizations add to the variance; Joey NMT and OpenNMT-py use 1e-6."""
+    """Constant that is added to the variance in normalizations; Joey NMT and OpenNMT-py use 1e-6."""
     activation: Activation = "relu"
-    """Activation of the feed-forward networks; silu is also called swish, and gelu_tanh approximates gelu."""
+    """Activation function of the feed-forward networks; silu is also called swish, and gelu_tanh approximates gelu."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "LayersConfig":
         if self.layer_form.head_size is None and self.hidden_size % self.heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one"
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one of them"
             )
         return self
 
     @property
     def layer_form(self) -> LayerForm:
-        """Describes the layers."""
+        """How the layers differ from those of Vaswani et al. 2017."""
         return LayerForm()
 
     @property
@@ -109,7 +110,7 @@ class LayersConfig(ModelConfig):
 
 
 class StacksConfig(LayersConfig):
-    """Settings of an encoder and a decoder with Transformer layers, shared with T5."""
+    """Settings of an encoder and a decoder with Transformer layers, which the Transformer and T5 share."""
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     layers: Depth | None = Field(default=None, ge=1)
@@ -117,29 +118,29 @@ class StacksConfig(LayersConfig):
     encoder_layers: Depth = Field(default=3, ge=1)
     """Number of encoder layers."""
     decoder_layers: Depth = Field(default=3, ge=1)
-    """Number of decoder layers; translation is faster if there are fewer than in the encoder."""
+    """Number of decoder layers; translation is faster with fewer layers than in the encoder."""
     source_end: bool = True
-    """Whether encoder and decoder attend to the source's EOS. With false, as in OpenNMT-py, nothing attends to it."""
+    """Whether encoder and decoder attend to the EOS of the source; false is the behaviour of OpenNMT-py."""
     tie: Tie = "decoder"
-    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
     alignment_layer: int | None = Field(default=None, ge=1)
-    """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
+    """Decoder layer, counted from 1, whose attention is used as the alignment. Default: the second to last."""
     alignment_heads: Literal["mean"] | int = "mean"
-    """Heads of that layer that are shown: the mean of all, or one head, counted from 1."""
+    """Attention of alignment_layer that is used: mean for the mean of all heads, or the number of a head, from 1."""
     src_embedding: AnyEmbeddingConfig = None
-    """Source embeddings that depend on the context: `kind` and its settings. Default: a table of vectors."""
+    """Contextual source embeddings: `kind` and its settings. Default: a table of word vectors."""
     experts: ExpertsConfig | None = None
-    """Mixture of experts in place of the feed-forward network of some layers, balanced by the loss expert_balance; `{}`
-    selects the defaults."""
+    """Mixture of experts that replaces the feed-forward networks of some layers; the objective expert_balance balances
+    the use of the experts. `{}` selects the defaults."""
     copying: Literal["none", "head", "learned"] = "none"
-    """How the decoder can copy source words, including unknown ones. none: not at all. head: with the attention of
-    alignment_layer and alignment_heads. learned: with an additional attention, which is then the one shown."""
+    """Whether and how the decoder can copy source words, including unknown ones. head: with the attention of
+    alignment_layer and alignment_heads. learned: with an additional attention, which is also used as the alignment."""
 
     @field_validator("alignment_heads", mode="before")
     @classmethod
     def _mean_or_number(cls, value: Any) -> Any:
         if value != "mean" and (type(value) is not int or value < 1):
-            raise ValueError("give mean, or the number of a head, counted from 1")
+            raise ValueError("must be mean or the number of a head, counted from 1")
         return value
 
     @model_validator(mode="after")
@@ -147,20 +148,23 @@ class StacksConfig(LayersConfig):
         layer = self.alignment_layer
         if layer is not None and layer > self.decoder_layers:
             raise ValueError(
-                f"alignment_layer {layer} does not exist: decoder_layers is {self.decoder_layers}"
+                f"alignment_layer {layer} does not exist, because decoder_layers is {self.decoder_layers}"
             )
         head = self.alignment_heads
         if head != "mean" and head > self.heads:
-            raise ValueError(f"alignment_heads {head} does not exist: heads is {self.heads}")
+            raise ValueError(
+                f"alignment_heads {head} does not exist, because heads is {self.heads}"
+            )
         if self.experts and self.experts.every > max(self.encoder_layers, self.decoder_layers):
             raise ValueError(
-                f"experts.every {self.experts.every} is above the number of layers: no layer would have experts"
+                f"experts.every ({self.experts.every}) is greater than the number of layers, so no layer would have "
+                "experts"
             )
         return self
 
     @property
     def shown(self) -> tuple[int, slice]:
-        """Decoder layer whose attention is shown, counted from 0, and the slice of its heads."""
+        """The decoder layer whose attention is shown, counted from 0, and the slice of its heads."""
         layer = self.alignment_layer or max(self.decoder_layers - 1, 1)
         head = self.alignment_heads
         if head == "mean":
@@ -171,27 +175,31 @@ class StacksConfig(LayersConfig):
 
     @property
     def bf16_allowed(self) -> bool:
-        """False if the model copies: rounding errors accumulate in the sums of small copy probabilities."""
+        """False if the model copies, since rounding errors would add up in the sums of small copy probabilities."""
         return not self.copies
 
 
 class TransformerConfig(StacksConfig):
-    """The defaults suit small corpora; the paper's "base" has sizes 512 and 2048, 8 heads, 6 + 6 layers, post-norm."""
+    """Settings of the Transformer.
+
+    The defaults suit small corpora; the paper's "base" model has hidden_size 512, feed_forward_size 2048, 8 heads, 6
+    layers each in encoder and decoder, and `norm: post`.
+    """
 
     kind: Literal["transformer"] = "transformer"
-    """The model."""
+    """Name of the model."""
     embedding_norm: bool = False
-    """Whether to normalize the input of the first layers, as in BART (Lewis et al. 2020) and mBART."""
+    """Whether the inputs of the first layers are normalized, as in BART (Lewis et al. 2020) and mBART."""
     positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = (
         "sinusoidal"
     )
-    """Position vectors: sinusoids of fixed wavelengths, or learned vectors. sinusoidal_halves: all sines precede all
-    cosines, as in Marian. sinusoidal_fairseq: the same order with other wavelengths, as in M2M100."""
+    """Position encodings: sinusoids of fixed wavelengths, or learned vectors. sinusoidal_halves: all sines precede all
+    cosines, as in Marian. sinusoidal_fairseq: the same order with different wavelengths, as in M2M100."""
     scale_embeddings: bool = True
-    """Whether to multiply word vectors by the square root of hidden_size before positions are added, as in the
-    paper."""
+    """Whether word vectors are multiplied by the square root of hidden_size before position encodings are added, as in
+    the paper."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned positions; sinusoidal positions have no limit."""
+    """Number of learned position embeddings, which limits the text length in tokens; sinusoids have no limit."""
 
 
 @dataclass(frozen=True)
@@ -199,15 +207,15 @@ class TransformerMemory(Memory):
     """Keys and values of the source for each decoder layer."""
 
     bias: Tensor
-    """`mask` as a bias on energies: zero or minus infinity, `(B, 1, 1, S)`."""
+    """The mask in the form of a bias on energies: zero or minus infinity, `(B, 1, 1, S)`."""
     keys: tuple[Tensor, ...]
     """L x `(B, A, S, D)`."""
     values: tuple[Tensor, ...]
     """L x `(B, A, S, D)`."""
     states: Tensor | None = None
-    """Encoder states `(B, S, H)`, if the model copies."""
+    """Encoder states `(B, S, H)`; None if the model does not copy."""
     copy_keys: Tensor | None = None
-    """Keys `(B, S, H)` of the additional attention for `copying: learned`."""
+    """Keys `(B, S, H)` of the additional attention; only with `copying: learned`."""
 
 
 @MODELS.register("transformer")
@@ -223,7 +231,7 @@ class Transformer(
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
     first_entry: ClassVar[int] = 0
-    """Index of the first decoder layer in the cache."""
+    """Layer of the cache that the first decoder layer uses."""
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -249,7 +257,7 @@ class Transformer(
         self.encoder = LayerStack(encoder_layers)
         self.decoder = LayerStack(decoder_layers)
         place_experts(config, config.experts, self.encoder, self.decoder)
-        # In post-norm, the layers themselves normalize their results.
+        # With post-norm, the layers normalize their own results.
         pre_norm = config.norm == "pre"
         self.encoder_norm = normalization(config) if pre_norm else nn.Identity()
         self.decoder_norm = normalization(config) if pre_norm else nn.Identity()
@@ -276,10 +284,10 @@ class Transformer(
             self.copy_gate = nn.Linear(3 * width, 1)
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Changes `alignment_layer` and `alignment_heads`; the weights stay unchanged."""
+        """Changes `alignment_layer` and `alignment_heads`, but no weights."""
         if self.copy_gate is not None:
             raise RecipeError(
-                "this model copies with the attention that it shows, so it cannot show another layer or head"
+                "this model copies with the attention that it shows, so it cannot show a different layer or head"
             )
         changes = {"alignment_layer": layer, "alignment_heads": heads}
         config = cast(TransformerConfig, self.config).changed(changes)
@@ -288,7 +296,7 @@ class Transformer(
 
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
-        # After multiplication by sqrt(H), section 3.4, each element has variance 1.
+        # When multiplied by sqrt(H) (section 3.4), each element has a variance of 1.
         nn.init.normal_(embedding.weight, std=self.width**-0.5)
         return embedding
 
@@ -299,12 +307,12 @@ class Transformer(
         return SinusoidalPositions(config.hidden_size, config.positions)
 
     def encode(self, batch: Batch) -> TransformerMemory:
-        """Runs the encoder and projects keys and values for every decoder layer."""
+        """Runs the encoder, and projects its states to the keys and values of each decoder layer."""
         inputs = batch.inputs
         mask = inputs.mask  # (B, S)
         if not self.source_end:
             mask = mask_without_eos(mask)
-        # Computed once here, instead of from the mask in every layer.
+        # The bias is computed once here, instead of in each layer.
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(mask, 0.0, -math.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
@@ -324,7 +332,8 @@ class Transformer(
     def _encode_group(self, src: Tensor, bias: Tensor) -> list[Tensor]:
         """Encodes some sentences `(b, s)` of a batch, with bias `(b, 1, 1, s)`.
 
-        Returns the encoder states `(b, s, H)`, followed by keys and values `(b, A, s, D)` of each decoder layer.
+        Returns the encoder states `(b, s, H)`, followed by the keys and values, `(b, A, s, D)` each, of all decoder
+        layers.
         """
         states = self._embed("src", src)  # (b, s, H)
         bias = self._encoder_bias(bias)
@@ -337,7 +346,7 @@ class Transformer(
                 states
             )  # (b, A, s, D), (b, A, s, D)
             if not torch.is_grad_enabled():
-                # Search reads them in every step, which would be slower with the strides of a view.
+                # Decoding reads keys and values in each step, which would be slower with the strides of a view.
                 keys = keys.contiguous()
                 values = values.contiguous()
             results.append(keys)
@@ -370,7 +379,7 @@ class Transformer(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
-        """Runs one step. A sentence's K hypotheses are K queries into its memory."""
+        """Runs one step. The K hypotheses of a sentence are K queries into its memory."""
         beam_size = rows_per_sentence(tokens.shape[0], memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         inputs = self._embed("tgt", ids, cache)  # (B, K, H)
@@ -384,7 +393,7 @@ class Transformer(
     def unroll(
         self, batch: Batch, memory: TransformerMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
+        """Runs all positions at once. Padding is on the right, so with causal attention no real position reads it."""
         ids = batch.targets.shifted  # (B, T)
         inputs = self._embed("tgt", ids)  # (B, T, H)
         shown = self._heads_to_show(need_attention)
@@ -410,7 +419,7 @@ class Transformer(
 
     @classmethod
     def shows_one_head(cls, config: TransformerConfig) -> bool:
-        """Returns whether one head named by `alignment_heads` is shown; `copying: learned` shows another attention."""
+        """Returns whether `alignment_heads` is a single head that is shown; `copying: learned` shows no head."""
         return config.alignment_heads != "mean" and config.copying != "learned"
 
     @classmethod
@@ -423,7 +432,7 @@ class Transformer(
         return use_of_experts((self.encoder, batch.inputs.mask), (self.decoder, batch.targets.mask))
 
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Runs a separate forward pass, so that other passes can use fused attention, which computes no weights."""
+        """Runs a separate forward pass, so that other passes can use fused attention, which returns no weights."""
         memory = self.encode(batch)
         encoder_weights = []
         states = self._embed("src", batch.inputs.ids)  # (B, S, H)
@@ -455,9 +464,9 @@ class Transformer(
         )
 
     def _embed(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Returns the input of a side's first layer: scaled word vectors plus positions, sections 3.4 and 3.5.
+        """Returns the input of the first layer of encoder or decoder: scaled word vectors plus position encodings.
 
-        `ids` are whole texts `(B, T)` or, with a cache, the words of one step `(B, K)`.
+        See sections 3.4 and 3.5. `ids` are whole texts `(B, T)` or, with a cache, the words of one step `(B, K)`.
         """
         table = self.src_positions if side == "src" else self.tgt_positions
         if cache is None:
@@ -475,7 +484,7 @@ class Transformer(
         return dropped
 
     def _word_vectors(self, side: Side, ids: Tensor) -> Tensor:
-        # In search, a decoder that copies reads extended ids.
+        # During decoding, a model that copies reads extended ids.
         if side == "tgt" and self.copy_gate is not None:
             ids = extended_to_unk(ids, self.sizes)
         embedding = self.embedding(side)
@@ -483,16 +492,16 @@ class Transformer(
         return vectors
 
     def _encoder_bias(self, bias: Tensor) -> Tensor:
-        """Returns the bias on the encoder's self-attention energies; `bias` `(B, 1, 1, S)` masks padding."""
+        """Returns the bias on the energies of the encoder's self-attention; `bias` `(B, 1, 1, S)` masks padding."""
         return bias
 
     def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor | None:
-        """Returns the bias on the decoder's self-attention energies, see `DecoderLayer`; None means a causal mask."""
+        """Returns the bias on the energies of the decoder's self-attention, see `DecoderLayer`; None: a causal mask."""
         return None
 
     def _heads_to_show(self, need_attention: bool) -> slice | None:
         """Returns the heads of the alignment layer whose weights must be computed, or None."""
-        # With `copying: learned`, `_join` computes the attention that is shown and used for copying.
+        # With `copying: learned`, no head is shown: `_join` computes the attention.
         if self.copy_query is not None:
             return None
         copies = self.copy_gate is not None
@@ -501,10 +510,10 @@ class Transformer(
     def _join(
         self, states: Tensor, inputs: Tensor, weights: Tensor | None, memory: TransformerMemory
     ) -> ModelOutput:
-        """Returns the output, with the copy gate from the module docstring, for Q positions per sentence.
+        """Returns the output for Q positions per sentence, with the copy gate of the module docstring.
 
-        `inputs` and `states` `(B, Q, H)` are the first layer's input and the last layer's result. `weights`
-        `(B, a, Q, S)` belong to the shown heads, or are None.
+        `inputs` and `states`, `(B, Q, H)` each, are the input of the first layer and the result of the last layer.
+        `weights` are those of the shown heads, `(B, a, Q, S)`, or None.
         """
         attention = None if weights is None else weights.mean(1)  # (B, Q, S)
         if self.copy_gate is None:
@@ -513,7 +522,7 @@ class Transformer(
             return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
-            # A single head of size H.
+            # This attention has a single head of size H.
             query = self.copy_query(states).unsqueeze(1)  # (B, 1, Q, H)
             keys = memory.copy_keys.unsqueeze(1)  # (B, 1, S, H)
             attention = attention_weights(query, keys, memory.bias)  # (B, 1, Q, S)
@@ -521,7 +530,7 @@ class Transformer(
         assert attention is not None
         assert memory.states is not None
         if attention.dtype in (torch.float16, torch.bfloat16):
-            # Rounded weights do not sum to one.
+            # The rounded weights do not sum to one.
             totals = attention.sum(-1, keepdim=True, dtype=torch.float32)  # (B, Q, 1)
             attention = attention.float() / totals  # (B, Q, S)
         encoder_states = memory.states
@@ -536,7 +545,7 @@ class Transformer(
     ) -> tuple[Tensor, Tensor | None]:
         """Runs the decoder layers over targets `(B, T, H)` or, with a cache, over one step `(B, K, H)`.
 
-        Returns states of the same shape, and the weights of the `shown` heads of the alignment layer,
+        Returns states of the same shape, and the weights of the `shown` heads in the alignment layer,
         `(B, a, T or K, S)`, or None.
         """
         alignment_weights = None
@@ -556,6 +565,6 @@ class Transformer(
 
 
 def _without_padding(weights: list[Tensor], mask: Tensor) -> tuple[Tensor, ...]:
-    """Sets rows of padded queries to zero in weights `(B, A, Q, *)`; `mask` `(B, Q)` is True at real queries."""
+    """Sets the rows of padded queries to zero in weights `(B, A, Q, *)`; `mask` `(B, Q)` is True at real queries."""
     is_padding = ~mask[:, None, :, None]  # (B, 1, Q, 1)
     return tuple(head_weights.masked_fill(is_padding, 0.0) for head_weights in weights)

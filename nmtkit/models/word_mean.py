@@ -4,7 +4,7 @@
 
 The paper's n-gram features and hierarchical softmax are not implemented.
 
-Letters: B texts, S tokens in a text, H hidden size.
+Notation: B texts, S tokens in a text, H hidden size.
 """
 
 from typing import Literal
@@ -20,20 +20,20 @@ from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, Vocabula
 
 
 class WordMeanConfig(ModelConfig):
-    """The default size is twice the largest of Joulin et al. 2017, who use word vectors of size 10 to 50."""
+    """The default size is twice the largest one of Joulin et al. 2017, whose word vectors have sizes of 10 to 50."""
 
     kind: Literal["word_mean"] = "word_mean"
-    """The model."""
+    """Name of the model."""
     hidden_size: Width = Field(default=100, ge=1)
-    """Size of word vectors, and thus of the hidden layer."""
+    """Size of the word vectors and of their mean, the hidden layer."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on the mean."""
+    """Dropout rate on the mean of the word vectors."""
 
 
 def is_word(inputs: Inputs) -> Tensor:
-    """Returns a mask `(B, S)` of the words: real tokens except EOS. The first token counts even if it is EOS."""
+    """Returns a mask `(B, S)` of the words: all real tokens except EOS, but always the first token."""
     words = inputs.mask & (inputs.ids != EOS)
-    # An empty text consists of EOS alone.
+    # In an empty text, the only token is EOS.
     words[:, 0] = True
     return words
 

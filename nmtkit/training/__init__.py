@@ -1,1 +1,1 @@
-"""Fitting any model: the loop, losses, optimizers, schedules."""
+"""Training of models: the loop, losses, optimizers, schedules."""

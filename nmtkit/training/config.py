@@ -22,34 +22,34 @@ class TrainingConfig(OptimizerConfig):
         dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)
     ] = Field(default_factory=dict)
     """Additional losses by name, each with its weight or its settings, such as `{coverage_weight: 1.0}`; `{}` selects
-    the defaults, and 0 or null switches a loss off. Losses registered by user code are also set here. Some losses
-    replace the likelihood, as in pretraining."""
+    the default settings of a loss, and 0 or null switches it off. Losses that user code registers are set here, too.
+    Some losses replace the likelihood, as in pretraining."""
     freeze: list[str] = Field(default_factory=list)
-    """Weights that are not trained: names as in the model, or parts of the model such as encoder, src_embedding or
-    decoder.0."""
+    """Weights that are not trained, by their names in the model. The name of a part of the model, such as encoder,
+    src_embedding or decoder.0, stands for all its weights."""
     unfreeze_every: int | None = Field(default=None, ge=1)
-    """Gradual unfreezing: training starts with the top layers of encoder and decoder and all weights outside layers.
-    Each time this number of updates has passed, the next lower layer is added; embeddings come last (Howard and Ruder
-    2018, section 3.3)."""
+    """Number of updates between two steps of gradual unfreezing (Howard and Ruder 2018, section 3.3). Training starts
+    with the top layers of the encoder and the decoder, and with all weights outside layers except embeddings; each step
+    adds the next lower layer, and the embeddings come last."""
     loss_unit: Literal["word", "sentence"] = "word"
     """Whether the loss is averaged over target words, or over sentences (a sentence's loss is the sum over its words),
-    as in many older papers. Use sentence with learning rates, norms and eps from such a paper: its loss is larger by
-    the mean number of words per sentence. The log always shows the loss per word."""
+    as in many older papers. Use sentence with learning rates, norms and eps from such a paper: its loss is larger by a
+    factor equal to the mean number of words per sentence. The log always shows the loss per word."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Maximum norm of the gradient of the mean loss per `loss_unit`; longer gradients are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
-    """Batches per update and process. If a run is resumed with another number of processes, it keeps the same number of
-    batches per update."""
+    """Batches per update and process. If a run is resumed with a different number of processes, the total number of
+    batches per update stays the same."""
     max_updates: int | None = Field(default=None, ge=1)
     """Maximum number of updates."""
     max_epochs: int | None = Field(default=None, ge=1)
     """Maximum number of epochs."""
     max_minutes: float | None = Field(default=None, gt=0)
     """Maximum training time in minutes, including validations and the earlier sessions of a resumed run. In a recipe
-    with stages this limits the whole training: a stage that sets max_minutes itself gets that time; the other stages
-    share the rest equally, and get what earlier stages did not use."""
+    with stages, this limits the whole run: a stage that sets max_minutes itself gets that time; the other stages share
+    the rest equally, together with the time that earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
-    """Number of updates between two validations. A last validation follows at the end; max_minutes reserves as much
+    """Number of updates between two validations. Training ends with another validation; max_minutes reserves as much
     time for it as the previous validation took. A validation that would use up the rest of the time is skipped, so that
     the schedule reaches its end."""
     patience: int | None = Field(default=None, ge=1)
@@ -61,35 +61,36 @@ class TrainingConfig(OptimizerConfig):
     keep_best: int = Field(default=1, ge=1)
     """Number of best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)
-    """Number of newest checkpoints to keep in addition, for `nmtkit average`. null: 5, or none if keep_best is more
-    than one."""
+    """Number of most recent checkpoints that are also kept, for `nmtkit average`. null means 5, or 0 if keep_best is
+    greater than 1."""
     save_every: int = Field(default=1000, ge=1)
-    """Number of updates between two saves of the full state. It is also saved after every validation and at the end."""
+    """Number of updates between two saves of the full state. The state is also saved after every validation and at the
+    end."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights, which is then evaluated and saved in place of the
     weights."""
     precision: Literal["fp32", "bf16", "auto"] = "auto"
     """Precision of training. bf16 computes matrix products in bfloat16 (autocast) and stores weights in fp32. auto,
     here and below, means the fastest choice on this machine, measured once with a few updates of this model (see
-    `nmtkit tune`); it chooses bf16 only if the model allows it. If training is too short to measure, auto means fp32,
-    highest and one thread per core."""
+    `nmtkit tune`); it chooses bf16 only if the model allows it. If training is too short for such measurements, auto
+    means fp32, highest and one thread per core."""
     matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
     """Precision of fp32 matrix products: highest, or less precise and faster if the device supports it."""
     threads: Literal["auto"] | int = "auto"
     """Number of CPU threads."""
     activation_checkpointing: bool = False
-    """Whether to store only the input of each Transformer layer and recompute the rest in the backward pass. Gives the
-    same weights with less memory, but takes about a third more time."""
+    """Whether to store only the input of each Transformer layer and recompute the rest in the backward pass. This gives
+    the same weights with less memory, but takes about a third more time."""
     compile: bool = False
-    """Whether to compile Transformer layers with torch for training, which takes a minute or more at the start; for
-    GPUs. Validation and search do not use the compiled layers."""
+    """Whether to compile Transformer layers with torch.compile for training on a GPU. Compiling takes a minute or more
+    at the start. Validation and search do not use the compiled layers."""
     shard: bool = False
-    """Whether to divide weights, gradients and optimizer state among the processes (ZeRO, stage 3). For Transformer
-    models whose weights fit into the memory of one GPU, but not together with gradients and optimizer state. Updates,
-    metrics and checkpoints stay the same."""
+    """Whether to divide weights, gradients and optimizer state among the processes (ZeRO, stage 3). This is for
+    Transformer models whose weights fit into the memory of one GPU, but not together with gradients and optimizer
+    state. Updates, metrics and checkpoints stay the same."""
     deterministic: bool = False
-    """Whether CUDA sums always run in the same order, so that equal runs give equal weights and a resumed run is
-    bit-exact. This is slower. A CPU always does so."""
+    """Whether CUDA always adds up numbers in the same order, so that repeated runs give equal weights and a resumed run
+    is bit-exact. This is slower. On a CPU, the order is always the same."""
     log_every: int = Field(default=50, ge=1)
     """Number of updates between two log lines."""
 
@@ -97,7 +98,7 @@ class TrainingConfig(OptimizerConfig):
     @classmethod
     def _threads(cls, threads: object) -> object:
         if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
-            raise ValueError(f"auto, or a number from 1 to {MAX_THREADS:,}")
+            raise ValueError(f"must be auto or a number from 1 to {MAX_THREADS:,}")
         return threads
 
     @field_validator("objectives", mode="before")
@@ -106,7 +107,7 @@ class TrainingConfig(OptimizerConfig):
         if isinstance(objectives, Mapping):
             for name in objectives:
                 if name in cls.model_fields:
-                    raise ValueError(f"{name!r} is set by `training.{name}`")
+                    raise ValueError(f"{name!r} is not an objective; set it as `training.{name}`")
         return objectives
 
     @classmethod
@@ -129,7 +130,7 @@ class TrainingConfig(OptimizerConfig):
             and not has_budget
         ):
             raise ValueError(
-                "schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes"
+                "`over: budget` in the schedule requires max_updates or max_minutes; set one of them"
             )
         objectives = chosen_objectives(self)
         self._require_one_likelihood(objectives)
@@ -139,7 +140,7 @@ class TrainingConfig(OptimizerConfig):
             for other in ("guided_alignment", "hard_attention"):
                 if other in self.objectives:
                     raise ValueError(
-                        f"reinforce: not together with {other}; give each a stage of its own"
+                        f"reinforce cannot be combined with {other}; use a separate stage for each"
                     )
         return self
 
@@ -156,8 +157,8 @@ class TrainingConfig(OptimizerConfig):
             conflicts.append("reinforce")
         if conflicts:
             raise ValueError(
-                f"{replacing[0]}: it replaces the likelihood, so not together with {conflicts[0]}; give each a stage "
-                "of its own"
+                f"{replacing[0]} replaces the likelihood, so it cannot be combined with {conflicts[0]}; use a separate "
+                "stage for each"
             )
 
     def _require_shardable(self, objectives: Mapping[str, Objective]) -> None:
@@ -165,13 +166,13 @@ class TrainingConfig(OptimizerConfig):
             name for name in ("freeze", "unfreeze_every", "compile") if getattr(self, name)
         ]
         for name, objective in objectives.items():
-            # Processes wait for each other in every layer, so all of them must make the same passes, through
+            # Processes wait for each other in every layer, so all of them must run the same passes, and only through
             # `Model.read`.
             has_own_passes = type(objective).custom_backward is not Objective.custom_backward
             if objective.needs != "log_probs" or has_own_passes:
                 conflicts.append(name)
         if conflicts:
-            raise ValueError(f"shard: not together with {conflicts[0]}; leave one of them out")
+            raise ValueError(f"shard cannot be combined with {conflicts[0]}; remove one of them")
 
     @property
     def higher_is_better(self) -> bool:
@@ -186,7 +187,10 @@ class TrainingConfig(OptimizerConfig):
         return 5 if self.keep_best == 1 else 0
 
     def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
-        """Returns the share of training that is done, from 0 to 1, by the limit reached first; None without a limit."""
+        """Returns the share of training that is complete, from 0 to 1; None if no limit is set.
+
+        If more than one limit is set, the one closest to being reached counts.
+        """
         shares: list[float] = []
         if self.max_updates:
             shares.append(updates / self.max_updates)
@@ -199,7 +203,7 @@ class TrainingConfig(OptimizerConfig):
         return min(max(shares), 1.0)
 
     def scheduled(self, updates: int, seconds: float) -> float | None:
-        """Returns the share of the learning-rate schedule that is done, from 0 to 1; None if it has no end."""
+        """Returns the share of the learning-rate schedule that is complete, from 0 to 1; None if it has no end."""
         if not isinstance(self.schedule, DecayToZero):
             return None
         end = self.schedule.end

@@ -21,7 +21,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Step:
-    """Report of the updates since the last `Step`; sums and means exclude skipped updates.
+    """Report on the updates since the last `Step`. Skipped updates do not count in the losses.
 
     The field names are keys in logs, so they cannot change.
     """
@@ -30,13 +30,14 @@ class Step:
     """Number of the last update, from 1."""
     epoch: int
     loss: float
-    """The minimized loss: the weighted sum of all objectives' means; the likelihood in nats per target token."""
+    """The loss that is minimized: the weighted sum of the objectives' mean losses. The likelihood is in nats per target
+    token."""
     terms: dict[str, float]
-    """Metrics of the objectives by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
+    """Metrics of the objectives by name, such as `nll` (in nats per target token, without smoothing) and `ppl`."""
     tokens: int
     """Number of target tokens, including EOS and excluding padding."""
     tokens_per_second: float
-    """Target tokens per second in all processes, excluding the time of validations and saves."""
+    """Target tokens per second, summed over all processes and excluding the time of validations and saves."""
     lr: float
     """Learning rate of the last update."""
     grad_norm: float
@@ -46,10 +47,10 @@ class Step:
     """Number of updates that were skipped because the loss or its gradient was not finite."""
     halved: int = 0
     """Number of updates that were repeated with halved batches because a process ran out of memory; the maximum over
-    processes."""
+    all processes."""
 
     def figures(self) -> dict[str, float]:
-        """Returns all numbers except the update's, by their names in the log: field names and metric names."""
+        """Returns all values except the update's number, by their names in the log: field names and metric names."""
         figures: dict[str, float] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -75,8 +76,8 @@ class Evaluated:
 class Saved:
     """The full state was saved after an update.
 
-    States are written in the background. The first and the last one are guaranteed to be on disk when the event is
-    yielded; any other one is on disk when the second `Saved` after it is yielded.
+    States are written in the background. The first and the last are guaranteed to be on disk when the event is yielded;
+    any other one is on disk when the second `Saved` after it is yielded.
     """
 
     path: str
@@ -95,7 +96,7 @@ class Stopped:
     """Highest learning rate so far."""
     seconds: float
     scheduled: float | None = None
-    """Share of the learning-rate schedule that is done, from 0 to 1; None if the schedule has no end."""
+    """Share of the learning-rate schedule that is complete, from 0 to 1; None if the schedule has no end."""
 
 
 Event = Resumed | Step | Evaluated | Saved | Stopped

@@ -20,7 +20,7 @@ GradientReducer = GradientSum | Shards
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Maximum size of the log-probabilities in memory at one time: large enough for full speed and, on a CPU, small enough
-for its caches."""
+to fit into its caches."""
 
 
 class UpdateGradients:
@@ -40,18 +40,19 @@ class UpdateGradients:
         self.shards: Shards | None = None
         self.in_bf16 = False
         self.per_sentence = False
-        """Whether the loss is a mean over sentences (each the sum over its words) instead of a mean over words."""
+        """Whether the loss is a mean over sentences (a sentence's loss is the sum over its words) instead of a mean
+        over words."""
         self.normalizers: dict[str, str] = {}
-        """Name of each sum of all objectives, with the name of the count that divides it."""
+        """Names of all objectives' sums, each with the name of the count that it is divided by."""
         for objective in objectives:
             self.normalizers.update(objective.normalizers)
         self.oom_splits = 0
-        """Number of updates that did not fit into memory and were made with halved batches."""
+        """Number of updates that did not fit into memory and were repeated with halved batches."""
 
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Returns the normalizers of an update: counts over its batches in all processes."""
         names = ["tokens", "sentences", *self.normalizers.values()]
-        # the same names in the same order in all processes
+        # all processes must have the same names in the same order
         counts = Counter(dict.fromkeys(names, 0))
         for batch in batches:
             counts["tokens"] += batch.n_tokens
@@ -99,8 +100,7 @@ class UpdateGradients:
                         f"even one example at a time does not fit into memory (the longest has {longest:,} positions "
                         "in all); lower data.max_length, or train a smaller model"
                     ) from fault
-            # Outside of `except`: the error is gone, and with it the traceback that refers to tensors of the failed
-            # pass.
+            # This must be outside `except`, where the traceback would keep the tensors of the failed pass in memory.
             self.clear()
             if current_batches is batches:
                 self.oom_splits += 1
@@ -126,7 +126,7 @@ class UpdateGradients:
     ) -> Tensor:
         """Adds the gradient of a batch; returns the batch's sums `(n,)`, in the order of `normalizers`.
 
-        `reducer` sums the gradients over all processes during the backward pass.
+        If `reducer` is given, it sums the gradients over all processes during the backward pass.
         """
         around_last = None
         if reducer is not None:
@@ -137,7 +137,7 @@ class UpdateGradients:
         return torch.cat(sums)
 
     def clear(self) -> None:
-        """Drops all gradients and returns unused memory to the device."""
+        """Deletes all gradients and returns unused memory to the device."""
         for parameter in self.parameters:
             parameter.grad = None
         torch.cuda.empty_cache()

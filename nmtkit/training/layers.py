@@ -22,7 +22,7 @@ def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -
     """Wraps the forward pass of Transformer layers as configured; the names of weights do not change.
 
     Checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost") restores the random state before a
-    layer is recomputed, so that dropout is the same.
+    layer is recomputed, so that dropout hides the same values.
     """
     if not config.compile and not config.activation_checkpointing:
         return
@@ -40,7 +40,7 @@ def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -
 
 @dataclass(frozen=True)
 class _TrainingForward:
-    """Forward pass of a layer: wrapped in training, plain otherwise."""
+    """Forward pass of a layer: the wrapped one in training, the plain one otherwise."""
 
     plain: Callable[..., Any]
     wrapped: Callable[..., Any]
@@ -53,7 +53,7 @@ class _TrainingForward:
         shown: slice | None = None,
         bias: Any = None,
     ) -> Any:
-        """Takes the arguments of a decoder layer. An encoder layer takes two: the states, and its mask as `memory`."""
+        """Accepts the arguments of a decoder layer; an encoder layer has only the states, and its mask as `memory`."""
         # A layer that writes into a cache cannot be recomputed.
         is_training = torch.is_grad_enabled() and cache is None
         forward = self.wrapped if is_training else self.plain
@@ -68,6 +68,7 @@ def _require_compiler(device: torch.device) -> None:
     except RuntimeError as fault:
         reason = str(fault).strip().partition("\n")[0]
         raise TrainingError(
-            f"training.compile: torch cannot compile on this machine ({type(fault).__name__}: {reason}); a CPU needs "
-            "g++, and torch in a path without blanks, CUDA needs Triton and a C compiler; or remove training.compile"
+            f"training.compile: torch cannot compile on this machine ({type(fault).__name__}: {reason}); install what "
+            "it needs (on a CPU: g++, and torch in a path without spaces; with CUDA: Triton and a C compiler), or "
+            "remove training.compile"
         ) from fault

@@ -45,13 +45,13 @@ def train(
 
     The state is saved before the first update, so that a run that is killed can always be resumed. If a run is resumed
     with the same settings, data and number of processes, training continues as if it had never stopped: bit for bit on
-    a CPU, and on CUDA with `deterministic`; otherwise up to rounding. With another number of processes the same batches
-    make the same updates, up to rounding, but random draws during training, such as dropout, differ. With an EMA, the
-    model has averaged weights only inside `evaluate`.
+    a CPU, and on CUDA with `deterministic`; otherwise up to rounding. With a different number of processes, the same
+    batches give the same updates, up to rounding, but random draws during training, such as dropout, differ. With an
+    EMA, the model has the averaged weights only inside `evaluate`.
 
     Args:
         model: the model; it is moved to `device`.
-        stream: training data of all processes.
+        stream: the training batches of all processes.
         config: training settings.
         evaluate: scores the model in evaluation mode; it may draw random numbers. All processes call it, so that they
             can share the work; the metrics of process 0 are used.
@@ -61,9 +61,10 @@ def train(
         stop: called between updates; if it returns true, the state is saved and training stops.
         seed: seed for all random draws during training.
         optimizer_state: initial optimizer tensors from an earlier run, by their names in its checkpoint.
-        clock: returns seconds since any fixed moment.
-        world_size_at_start: number of processes, each with `config.accumulate` batches per update, which determines the
-            batches of an update. With `resume` it is read from the state. Default: the current number of processes.
+        clock: returns the seconds since some fixed moment.
+        world_size_at_start: number of processes that determines the size of an update, which has `config.accumulate`
+            batches for each of them. With `resume`, it is read from the state. Default: the current number of
+            processes.
 
     Yields:
         `Resumed` if training is resumed; `Step` after the first update, every `log_every` updates, and before every
@@ -93,7 +94,7 @@ def train(
             yield training.restore(seed)
         elif checkpoints.last.exists():
             raise CheckpointError(
-                f"{checkpoints.last}: an earlier training is saved here; continue it with --resume, or use another "
+                f"{checkpoints.last}: contains an earlier training run; continue it with --resume, or use another "
                 "folder"
             )
         else:
@@ -138,7 +139,7 @@ def train(
 
 
 def _stop_threads(batches: ReadAhead, files: BackgroundCheckpoints) -> None:
-    """Stops all threads before a validation: a process that forks, as a search may, should have no other threads."""
+    """Stops all threads before a validation, which may fork; a process that forks should have no other threads."""
     batches.pause()
     files.wait()
 

@@ -20,13 +20,13 @@ OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registr
 
 @OPTIMIZERS.register("adam")
 def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Kingma and Ba 2015."""
+    """Adam (Kingma and Ba 2015)."""
     return Adam(groups, **_adam_arguments(config))
 
 
 @OPTIMIZERS.register("adamw")
 def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Loshchilov and Hutter 2019: weight decay is separate from the gradient."""
+    """AdamW (Loshchilov and Hutter 2019), in which weight decay is separate from the gradient."""
     return AdamW(groups, **_adam_arguments(config))
 
 
@@ -36,13 +36,13 @@ def _adam_arguments(config: "OptimizerConfig") -> dict[str, Any]:
 
 @OPTIMIZERS.register("adadelta")
 def adadelta(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Zeiler 2012, with rho = 0.95 as in the paper's experiments and in Bahdanau et al. 2015."""
+    """Adadelta (Zeiler 2012), with rho = 0.95 as in the paper's experiments and in Bahdanau et al. 2015."""
     return Adadelta(groups, lr=config.lr, rho=0.95, eps=config.eps or 1e-6)
 
 
 @OPTIMIZERS.register("adagrad")
 def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Duchi, Hazan and Singer 2011."""
+    """Adagrad (Duchi, Hazan and Singer 2011)."""
     start = config.initial_accumulator
     return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
 
@@ -50,7 +50,7 @@ def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 @OPTIMIZERS.register("sgd")
 def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Stochastic gradient descent without momentum."""
-    # On CUDA, a fused step can be skipped without waiting for the device. With None, torch decides.
+    # On CUDA, a fused step can be skipped without waiting for the device. With `fused=None`, torch decides.
     return SGD(groups, lr=config.lr, fused=_is_on_cuda(groups) or None)
 
 
@@ -66,7 +66,7 @@ else:
 
 
 class OptimizerConfig(Settings):
-    """The optimizer and its constants. The schedule changes the learning rate."""
+    """The optimizer and its hyperparameters."""
 
     optimizer: OptimizerName = "adam"
     """Name of the optimizer."""
@@ -75,21 +75,22 @@ class OptimizerConfig(Settings):
     betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=[0.9, 0.98], min_length=2, max_length=2
     )
-    """Adam, AdamW: decay rates of the running means of gradients and of squared gradients."""
+    """Adam and AdamW: decay rates of the running means of gradients and of squared gradients."""
     eps: float | None = Field(default=None, gt=0)
     """Constant added to denominators. Default: 1e-8 for Adam and AdamW, 1e-6 for Adadelta, 1e-10 for Adagrad."""
     initial_accumulator: float = Field(default=0.0, ge=0, le=1e6)
     """Adagrad: initial value of each weight's sum of squared gradients; a larger value makes the first steps
     smaller."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
-    """Weight decay of matrices; vectors (biases, norms) do not decay. In AdamW it is separate from the gradient."""
+    """Weight decay, applied only to matrices, not to vectors such as biases. In AdamW, it is decoupled from
+    the gradient."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Ratio of a layer's learning rate to that of the layer above it; embeddings have the lowest rate. 0.95 or less for
-    fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
+    """Ratio of a layer's learning rate to that of the layer above it; embeddings have the lowest rate. Use 0.95 or less
+    for fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
-    """Builds the optimizer for parameters by name, all on one device."""
+    """Builds the optimizer for parameters, which are given by name and must all be on one device."""
     below_top = layers_below_top(parameters)
     matrices_by_factor: dict[float, list[nn.Parameter]] = {}
     vectors_by_factor: dict[float, list[nn.Parameter]] = {}
@@ -106,7 +107,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramet
 
 
 def skippable_step(is_bad: Tensor, optimizer: Optimizer, lr: float) -> None:
-    """Runs an optimizer step, or none if `is_bad`: weights, running means and step counts then do not change.
+    """Runs an optimizer step unless `is_bad`, which leaves weights, running means and step counts unchanged.
 
     `is_bad` is a bool scalar on the parameters' device. Fused kernels read it there, without waiting for the device;
     torch has no fused kernel for Adadelta, or for Adagrad on CUDA.
@@ -134,9 +135,10 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
 def restore_state(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Puts tensors from `read_state` into a new optimizer of the same kind; parameters without tensors start fresh.
+    """Loads tensors from `read_state` into a new optimizer of the same kind.
 
-    Raises a CheckpointError if a tensor does not fit its parameter.
+    Parameters without tensors start with an empty state. Raises a CheckpointError if a tensor does not fit its
+    parameter.
     """
     state_by_name: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
@@ -148,7 +150,7 @@ def restore_state(
             fits = tensor.shape == expected_shape
         if not fits:
             raise CheckpointError(
-                f"the optimizer's state belongs to another model: {key} of {name!r} does not fit this model"
+                f"the optimizer's state belongs to a different model: {key} of {name!r} does not fit this one"
             )
         state_by_name.setdefault(name, {})[key] = tensor
     # A state dict numbers the parameters in the order of their groups.
@@ -179,24 +181,25 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
         # The dots prevent `decoder.1` from matching `decoder.10`.
         frozen = [full_name for full_name in parameters if f"{full_name}.".startswith(f"{name}.")]
         if not frozen:
-            # each name once, in order
+            # without duplicates, in order
             parts = dict.fromkeys(full_name.partition(".")[0] for full_name in parameters)
             listed = ", ".join(parts)
             raise RecipeError(
-                f"`training.freeze`: the model has no {name!r}; it has {listed}, and parts of these"
+                f"`training.freeze`: the model has no part {name!r}; use {listed}, or parts of them"
             )
         for full_name in frozen:
             parameters[full_name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise RecipeError(
-            "`training.freeze`: it names all weights, so nothing is left to train; remove some names"
+            "`training.freeze` includes all weights, so nothing is left to train; remove some names"
         )
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
     """Returns for each weight how many layers are above its layer in the same stack; 0 if it is in no layer.
 
-    Embeddings and positions count as below all layers, and so does an output layer that shares an embedding's matrix.
+    Embeddings and position embeddings count as below all layers, and so does an output layer that shares an embedding's
+    matrix.
     """
     names = list(names)
     # stack and layer number of each weight
@@ -204,7 +207,8 @@ def layers_below_top(names: Iterable[str]) -> dict[str, int]:
     for name in names:
         match = _LAYER.match(name)
         if match is not None:
-            # A backward layer is at the same height as the forward one; there may be more forward layers.
+            # A backward layer counts as level with the forward layer of the same number; there may be more forward
+            # layers.
             stack = match[1].replace("backward_", "forward_")
             number = int(match[2] or match[3])
             positions[name] = (stack, number)

@@ -73,14 +73,14 @@ def fork_rng(device: torch.device) -> Iterator[None]:
 
 
 def require_cublas_workspace() -> None:
-    """Makes cuBLAS deterministic, which is possible only before it starts."""
+    """Makes cuBLAS deterministic, which is possible only before CUDA is initialized."""
     workspace = os.environ.get(_WORKSPACE)
     if workspace in (":4096:8", ":16:8"):
         return
     if workspace is not None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
         raise TrainingError(
-            f"training.deterministic: on CUDA {_WORKSPACE} must be :4096:8 from the start; "
-            f"start again with {_WORKSPACE}=:4096:8 in the environment"
+            f"training.deterministic: the environment variable {_WORKSPACE} must be :4096:8 before CUDA starts; "
+            f"set {_WORKSPACE}=:4096:8 and run the command again"
         )
     os.environ[_WORKSPACE] = ":4096:8"
 
@@ -89,8 +89,8 @@ def require_cublas_workspace() -> None:
 def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
     """Makes CUDA computations reproducible bit for bit if `wanted`; on a CPU they always are.
 
-    torch warns if it has no deterministic kernel. Fused attention is switched off, because it sums gradients in an
-    arbitrary order.
+    torch warns if an operation has no deterministic kernel. Fused attention is switched off, because it sums gradients
+    in an arbitrary order.
     """
     if not wanted or device.type != "cuda":
         yield

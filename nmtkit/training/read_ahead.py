@@ -13,7 +13,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.training.parallel import processes
 
 AHEAD = 3
-"""Number of batches that are prepared ahead. More than one, because some take longer than others."""
+"""Number of batches that are prepared in advance. It is more than one, because some batches take longer than others."""
 
 
 class LocalBatches(Protocol):
@@ -55,8 +55,8 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
     """Reads this process's batches ahead of time; `epoch` and `state` refer to the position before the next batch.
 
     The `per_update` batches of an update are dealt out to the processes in turn, starting with process 0. The same
-    batches therefore make the same update with any number of processes; some processes may get one batch less, or none.
-    An error in the stream is raised when its batch is requested. For CUDA, batches are in pinned memory.
+    batches therefore give the same update with any number of processes; some processes may get one batch fewer, or
+    none. An error in the stream is raised when its batch is requested. For CUDA, batches are in pinned memory.
     """
 
     def __init__(self, stream: BatchIterator, device: torch.device, per_update: int = 1) -> None:
@@ -64,7 +64,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         self._pin_memory = device.type == "cuda"
         self._per_update = per_update
         self._left_in_update = per_update
-        """Batches of the current update that have not been dealt out."""
+        """Number of batches of the current update that have not been dealt out."""
         self._prepared: deque[Future[_Prepared]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
@@ -94,7 +94,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         self._stream.restore(state)
 
     def pause(self) -> None:
-        """Ends the thread until the next batch is requested; a process that forks should have no other threads."""
+        """Stops the thread until the next batch is requested; a process that forks should have no other threads."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -106,7 +106,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
     def _fill(self) -> None:
         while len(self._prepared) < AHEAD:
             if self._thread is None:
-                # The operations are small, so torch needs no further threads for them.
+                # The operations are small, so torch needs only one thread for them.
                 self._thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, 1))
             future = self._thread.submit(self._prepare)
             self._prepared.append(future)

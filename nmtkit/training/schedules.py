@@ -1,6 +1,6 @@
 """Learning-rate schedules: pure functions of training progress.
 
-To add a schedule, write a class with a `kind` and a `rate`, and name it in `Schedule`.
+To add a schedule, write a class with a `kind` and a `rate`, and add it to `Schedule`.
 """
 
 import math
@@ -22,8 +22,8 @@ class TrainingProgress:
     improvements: Sequence[bool] = ()
     """For each validation so far, oldest first, whether it was better than all earlier ones."""
     share: float = 0.0
-    """Share of the whole training that will be done after the next update, from 0 to 1: the larger of update /
-    max_updates and time / max_minutes, assuming that the update takes the average time."""
+    """Share of the run that will be complete after the next update, from 0 to 1: the larger of update / max_updates and
+    time / max_minutes, assuming that the update takes the average time."""
 
 
 class _WarmUp(Settings):
@@ -42,7 +42,7 @@ class Constant(_WarmUp):
 
 
 class Noam(_WarmUp):
-    """Vaswani et al. 2017, equation 3, multiplied by `lr` (1 in the paper)."""
+    """Schedule of Vaswani et al. 2017, equation 3, multiplied by `lr` (1 in the paper)."""
 
     kind: Literal["noam"] = "noam"
     warmup: int = Field(default=4000, ge=1)
@@ -59,7 +59,7 @@ class Noam(_WarmUp):
 
 
 class InverseSqrt(_WarmUp):
-    """Rises linearly to `lr`, then falls with the inverse square root of the update: `noam` with its peak at `lr`."""
+    """Rises linearly to `lr`, then falls with the inverse square root of the update: `noam` with a peak of `lr`."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup: int = Field(default=4000, ge=1)
@@ -80,7 +80,7 @@ class DecayToZero(_WarmUp):
     over: Literal["updates", "budget"] = "updates"
     """Length of the schedule. updates: the setting `updates`. budget: training.max_updates or training.max_minutes (for
     a stage, its share of them), whichever is used up first. If a run is resumed with higher limits, the new budget
-    counts, and a rate that had fallen rises again."""
+    applies, and a rate that had fallen rises again."""
     updates: int | None = Field(default=None, ge=1)
     """Update at which the rate reaches zero, unless the warm-up ends later; not allowed with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
@@ -90,23 +90,23 @@ class DecayToZero(_WarmUp):
     def _one_measure(self) -> "DecayToZero":
         if self.over == "updates" and (self.updates is None or self.warmup_share):
             raise ValueError(
-                "it needs `updates`, where the rate reaches zero, and no `warmup_share`; or `over: budget`"
+                "set `updates`, at which the rate reaches zero, and remove `warmup_share`; or set `over: budget`"
             )
         if self.over == "budget" and (self.updates is not None or self.warmup):
             raise ValueError(
-                "over a budget leave out `updates` (null) and `warmup` (0), and give `warmup_share`, e.g. 0.1"
+                "with `over: budget`, remove `updates` and `warmup`, and set `warmup_share`, e.g. to 0.1"
             )
         return self
 
     @property
     def end(self) -> int | None:
-        """Update at which the rate is zero, always after the warm-up; None with `over: budget`."""
+        """Update at which the rate reaches zero, always after the warm-up; None with `over: budget`."""
         if self.updates is None:
             return None
         return max(self.updates, self.warmup + 1)
 
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
-        """Returns how much of the warm-up, and of the decay after it, is done; both in [0, 1].
+        """Returns which shares of the warm-up, and of the decay after it, are complete; both are in [0, 1].
 
         Over updates, these are min(1, update / warmup) and (update - warmup) / (updates - warmup). Over a budget, the
         same formulas apply with `share` as the update, and 1 as the number of updates.
@@ -169,14 +169,14 @@ class Plateau(_WarmUp):
 
 
 class LuongHalving(Settings):
-    """Luong et al. 2015, section 4.1: the rate is constant for some epochs, then halved at regular intervals."""
+    """Constant rate for some epochs, then halved at regular intervals (Luong et al. 2015, section 4.1)."""
 
     kind: Literal["luong_halving"] = "luong_halving"
     """Kind of schedule."""
     after: int = Field(default=5, ge=0)
     """Number of epochs (or updates) at the full rate; 5 in the paper, 8 with dropout."""
     every: int = Field(default=1, ge=1)
-    """Interval between two halvings; the first one comes immediately after `after`."""
+    """Interval between two halvings. The rate is first halved at the end of `after`."""
     unit: Literal["epoch", "update"] = "epoch"
     """Unit of `after` and `every`."""
 

@@ -5,8 +5,8 @@ for its forward and its backward pass, and freed again. Weights outside layers, 
 a batch. All processes must compute the same layers equally often, because they wait for each other in each layer.
 
 Every process needs memory for all weights before they are sharded, and during validation. To save a state, it is
-gathered in the CPU memory of process 0 (twice 12 bytes per weight with Adam, twice 16 with an EMA) and written as one
-file, which any number of processes can read.
+gathered in the CPU memory of process 0 (2 x 12 bytes per weight with Adam, 2 x 16 with an EMA) and written as one file,
+which any number of processes can read.
 """
 
 import warnings
@@ -32,12 +32,12 @@ def require_equal_shares(config: TrainingConfig, per_update: int) -> None:
     if config.shard and per_update % processes.size():
         raise TrainingError(
             f"training.shard: an update has {per_update} batches, which {processes.size()} processes cannot share "
-            f"equally; start a number of processes that divides {per_update}, or a single one"
+            f"equally; use a number of processes that divides {per_update}, or a single process"
         )
 
 
 class Shards:
-    """This process's part of a model; has the interface of `GradientSum` for summing gradients."""
+    """This process's part of a model. To sum gradients, it has the same interface as `GradientSum`."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         # slow to import, and rarely needed
@@ -46,11 +46,11 @@ class Shards:
 
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
             raise TrainingError(
-                f"training.shard: needs torch 2.13 or later, but this is torch {torch.__version__}"
+                f"training.shard requires torch 2.13 or later, but the installed version is {torch.__version__}"
             )
         if any(not weight.requires_grad or not weight.ndim for weight in model.parameters()):
             raise TrainingError(
-                "training.shard: not with frozen or scalar weights; remove training.shard"
+                "training.shard does not support frozen or scalar weights; remove training.shard"
             )
         self._build = partial(type(model), model.config, model.sizes)
         processes.broadcast_tensors(list(get_weights(model).values()))
@@ -59,14 +59,14 @@ class Shards:
         self._mesh = init_device_mesh(device.type, (processes.size(),))
         for layer in cast(list[Any], transformer_layers(model)):
             if hasattr(layer, "cross_attention"):
-                # Used before the layer itself, as soon as the encoder states exist.
+                # This part is used before the layer itself, as soon as the encoder states exist.
                 fully_shard(layer.cross_attention.keys_values, mesh=self._mesh)
             fully_shard(layer, mesh=self._mesh)
         self.model: Any = fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # the losses are already divided
-                module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
+                module.set_force_sum_reduction_for_comms(True)  # gloo supports no other reduction
         # another process may have used parameters that this one did not
         self.model.set_reduce_scatter_unused_params(True)
         for name in ("read", "predict", "logits"):  # training calls these instead of `forward`
@@ -74,7 +74,8 @@ class Shards:
         self._synchronize(False)
         self._weights: dict[str, Any] = dict(model.named_parameters())
         self.parameters: dict[str, nn.Parameter] = {}
-        """This process's parts, cut along the first axis: plain tensors in the same memory."""
+        """This process's parts of the weights, split along the first axis: plain tensors that share memory with the
+        sharded weights."""
         for name, weight in self._weights.items():
             self.parameters[name] = nn.Parameter(weight.to_local().detach())
 
@@ -117,9 +118,9 @@ class Shards:
         return parts
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Undoes `local_parts`; returns whole tensors on the CPU in process 0, and nothing in other processes.
+        """Reverses `local_parts`: returns whole tensors on the CPU in process 0, and nothing in other processes.
 
-        The tensors' names are weight names, or end in one after a slash.
+        Each tensor has the name of its weight, possibly with a prefix that ends in a slash.
         """
         whole: dict[str, Tensor] = {}
         for name, part in tensors.items():

@@ -43,7 +43,8 @@ from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.sharding import Shards
 
 _TRIM_EVERY = 20
-"""Interval, in updates, at which a CPU run returns freed memory to the system. More often would cost speed."""
+"""Interval, in updates, at which a CPU run returns freed memory to the system. Doing so more often would slow training
+down."""
 
 _COMPARE_EVERY = 1000
 """Interval, in updates, at which the weights of all processes are compared. They are also compared at every save."""
@@ -74,7 +75,7 @@ class _PendingUpdate:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Validation result, by which checkpoints are compared."""
+    """Result of a validation, used to compare checkpoints."""
 
     update: int
     score: float
@@ -89,7 +90,7 @@ class ValidationResult:
 
 
 class Trainer:
-    """Training state and steps. `train` calls the steps in order; tuning measures `make_update`."""
+    """Training state and the steps that change it. `train` calls the steps in order; tuning measures `make_update`."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self.device = device
         self.world_size_at_start = processes.size()
-        """Number of processes, each with `accumulate` batches per update, when training was started."""
+        """Number of processes when the run was started; an update has `accumulate` batches for each of them."""
         prepare_layers(model, config, device)
         optimizers.freeze(model, config.freeze)
         self.shards = Shards(model, device) if config.shard and processes.size() > 1 else None
@@ -162,7 +163,7 @@ class Trainer:
         """Whether to validate after this update.
 
         With `max_minutes`, the last validation must end in time. To measure how long a validation takes, the first one
-        comes after half of the time at the latest.
+        takes place no later than halfway through the time.
         """
         is_regular = self.update % self.config.validate_every == 0
         minutes = self.config.max_minutes
@@ -172,7 +173,7 @@ class Trainer:
         if not self.validations:
             half_of_time = minutes * _SECONDS_PER_MINUTE / 2
             return is_regular or elapsed >= half_of_time
-        # There must be time for this validation and for another one at the end.
+        # There must be time for this validation and for a final one.
         end = elapsed + 2 * self._validation_seconds
         is_in_time = end < minutes * _SECONDS_PER_MINUTE
         return is_regular and is_in_time
@@ -191,7 +192,7 @@ class Trainer:
         """Returns why training stops before the next update, or None if it continues.
 
         All processes must call this method together: it synchronizes the request to stop and the elapsed time, so that
-        all of them decide alike.
+        all of them make the same decision.
         """
         config = self.config
         if config.max_updates and self.update >= config.max_updates:
@@ -207,10 +208,11 @@ class Trainer:
             return "patience"
         is_out_of_time = False
         elapsed = 0.0
-        # Clocks differ between processes, and so would decisions and learning rates: the clock of process 0 counts.
+        # Clocks differ between processes, which could lead to different decisions and learning rates. Therefore only
+        # the clock of process 0 counts.
         if processes.rank() == 0:
             elapsed = self._elapsed
-            end = self.seconds + self._validation_seconds  # with a last validation
+            end = self.seconds + self._validation_seconds  # includes a final validation
             if config.max_minutes is not None:
                 is_out_of_time = end >= _SECONDS_PER_MINUTE * config.max_minutes
         is_interrupted = stop is not None and stop()
@@ -223,7 +225,7 @@ class Trainer:
         return None
 
     def make_update(self) -> None:
-        """Makes an update: draws batches, adds up their gradients, clips them and runs an optimizer step.
+        """Runs an update: draws batches, adds up their gradients, clips them and runs an optimizer step.
 
         Does not wait for the device; `report` reads the numbers later.
         """
@@ -238,7 +240,7 @@ class Trainer:
         per_update = config.accumulate * self.world_size_at_start
         per_process = -(-per_update // processes.size())  # rounded up
         drawn = [next(self.stream) for _ in range(per_process)]
-        # some processes may have one batch less
+        # some processes may have one batch fewer
         batches = [batch for batch in drawn if batch is not None]
         counts = self.gradients.count(batches)
         self.lr = config.schedule.rate(config.lr, self._progress(epoch))
@@ -284,7 +286,7 @@ class Trainer:
         self._update_seconds += self._clock() - begin
 
     def _progress(self, epoch: int) -> TrainingProgress:
-        """Returns the progress of training after the next update."""
+        """Returns the progress that determines the learning rate of the next update."""
         if self.update:
             seconds_per_update = self._elapsed / self.update
         else:
@@ -297,7 +299,7 @@ class Trainer:
         )
 
     def report(self) -> Step:
-        """Reads the numbers of all updates since the last report and returns the event."""
+        """Reads the numbers of all updates since the last report and returns them as an event."""
         begin = self._clock()
         rows = torch.stack([pending.numbers for pending in self.unreported]).tolist()
         # reading waits for the device to finish the updates
@@ -337,7 +339,7 @@ class Trainer:
     def _mean_losses(
         self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]
     ) -> tuple[float, dict[str, float]]:
-        """Returns the mean loss of updates, each given with its sums, and the metrics of the objectives."""
+        """Returns the mean loss of the updates, each given with its sums, and the metrics of the objectives."""
         means: dict[str, float] = {}
         for number, (name, normalizer) in enumerate(self.normalizers.items()):
             if not updates:
@@ -358,23 +360,23 @@ class Trainer:
         return loss, terms
 
     def _not_finite(self, update: _PendingUpdate) -> str:
-        """Returns the error message for too many consecutive updates that are not finite.
+        """Returns the error message for too many consecutive non-finite updates.
 
-        The position in the data is that of `update`. The culprit is located with the batch drawn last, the only one
-        that is kept; it may belong to a later update.
+        The message gives the data position of `update`. The cause is located with the batch drawn last, the only one
+        that is still available; it may belong to a later update.
         """
         position = ", ".join(
             f"{key} {value}" for key, value in update.position.items() if isinstance(value, int)
         )
-        cause = "another process has it"
+        cause = "the batch was in another process"
         if self._last_batch is not None:
             batch = self._last_batch.to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
                 model = self.whole_model()
                 cause = locate_non_finite(model, lambda: model(batch, keep=batch.loss_mask))
         return (
-            f"update {update.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
-            f"last bad batch is the one at {position} of the training data; {cause}. Lower training.lr, lengthen the "
+            f"update {update.update}: the loss or its gradient was not finite in {_GIVE_UP_AFTER} updates in a row; "
+            f"the last bad batch is at {position} of the training data; {cause}. Lower training.lr, lengthen the "
             "warmup, set training.clip_norm, or use precision fp32; then continue from the last save with --resume"
         )
 
@@ -460,7 +462,7 @@ class Trainer:
     def stop_event(self, reason: Reason) -> Stopped:
         """Returns the last event, which describes why and where training ends.
 
-        Called before a last validation, whose expected duration is included in the schedule's progress.
+        Must be called before the final validation, whose expected duration is included in the schedule's progress.
         """
         seconds = self.seconds
         if not self.is_validated:
@@ -476,12 +478,12 @@ class Trainer:
         )
 
     def restore(self, seed: int) -> Resumed:
-        """Loads the state that `save` wrote; `seed` seeds processes that did not exist then."""
+        """Loads the state that `save` wrote; `seed` is for processes that did not exist when it was saved."""
         tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
             raise CheckpointError(
-                f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
+                f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe sets {self.config.optimizer!r}; "
                 "resume with the same optimizer, or train in another folder"
             )
         with self.checkpoints.name_last_in_errors():
@@ -504,7 +506,7 @@ class Trainer:
         self.lr, self.peak_lr = facts["lr"]
         self._elapsed = facts["used"]
         self._validation_seconds = facts["validating"]
-        # Validations by another metric cannot be compared with new ones.
+        # Validations by a different metric cannot be compared with new ones.
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             scores = facts["validations"]
             losses = facts.get("validation_losses", [math.nan] * len(scores))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
-from nmtkit.decoding.batching import Engine, beam_search
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives
@@ -201,9 +201,9 @@ def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) 
         n_best = config.n_hypotheses
         batch = given.to(CUDA)
         cuda.waits.clear()
-        results = beam_search(model, batch, config, n_best, need_attention=True)
+        results = search_batch(model, batch, config, n_best, need_attention=True)
         assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
-        same(results, beam_search(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
+        same(results, search_batch(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
 
 
 @pytest.mark.parametrize("name", ["transformer", "pointer-generator-coverage"])
@@ -217,7 +217,7 @@ def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, 
     waits = Counter(wait.split(":")[0] for wait in cuda.waits)
     assert {*waits} <= {"_read_flags", "read", "gather", "extended_ids"}
     assert waits["_read_flags"] >= 3  # several refills
-    same([results[number] for number in order], beam_search(on_cpu, whole, config), within=1e-5)
+    same([results[number] for number in order], search_batch(on_cpu, whole, config), within=1e-5)
 
 
 @pytest.mark.parametrize("given", ["prompt", "prefix"])
@@ -227,7 +227,7 @@ def test_what_translations_begin_with_is_read_before_it_is_sent(
     model = there(cuda, "transformer")
     begin = torch.tensor([[4, 5, 6], [7, PAD, PAD]])
     batch = replace(batch_of(model, SOURCES[:2]), **{given: begin})
-    beam_search(model, batch, BeamConfig(beam_size=2, max_length=LENGTH))
+    search_batch(model, batch, BeamConfig(beam_size=2, max_length=LENGTH))
     assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND - {"begin"}
 
 
@@ -237,7 +237,7 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     model.tgt_positions.table = cuda.put(sinusoids(2, 8))
     batch = batch_of(model, SOURCES).to(CUDA)
     cuda.waits.clear()
-    beam_search(model, batch, BeamConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
+    search_batch(model, batch, BeamConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
     assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == [
         "reserve: blocking copy to the device"
     ]
@@ -379,9 +379,9 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
     config = BeamConfig(beam_size=3, max_length=LENGTH)
     given = batch_of(model, SOURCES)
-    best = beam_search(model, given.to(device), config, need_attention=True)
+    best = search_batch(model, given.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
-    same(best, beam_search(model.cpu(), given, config, need_attention=True), within=1e-5)
+    same(best, search_batch(model.cpu(), given, config, need_attention=True), within=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import MODELS, Decoder, VocabularySizes, members_of
 from nmtkit.models.ensemble import Ensemble, Mean
@@ -115,7 +115,7 @@ def test_the_search_finds_what_the_reference_finds(
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, ensemble)
         for line, hypotheses in enumerate(
-            beam_search(ensemble, batch_of(ensemble, SOURCES[:3]), config, config.n_hypotheses)
+            search_batch(ensemble, batch_of(ensemble, SOURCES[:3]), config, config.n_hypotheses)
         ):
             own = [contract.sentences(one)[line] for one in members_of(ensemble)]
             agree(hypotheses, together(ensemble, own), config, line)
@@ -126,9 +126,9 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = BeamConfig(beam_size=4, max_length=6)
-    expected = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
+    expected = search_batch(ensemble, batch_of(ensemble, SOURCES), config, 4)
     monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)
-    hypotheses = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
+    hypotheses = search_batch(ensemble, batch_of(ensemble, SOURCES), config, 4)
     same(hypotheses, expected)
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import PAD, UNK
-from nmtkit.decoding.batching import Engine
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.models.base import Seq2Seq, members_of
 from nmtkit.models.ensemble import Ensemble
@@ -97,7 +97,7 @@ DRAWN = [name for name, feature in FEATURES.items() if "samples" in feature.sett
 TERMS = ["required terms", "terms in order", "refused terms"]
 WIDTHS = ["beam of 1", "beam of 4", "beam of 10"]
 STOPS = ["exact stop", "as huggingface"]
-DRAWN_WITHOUT = "is for beam search, and sampling does not use it: remove one of the two"
+DRAWN_WITHOUT = "has no effect when sampling: remove it"
 REFUSED: list[tuple[list[str], list[str], str]] = [
     (DRAWN, ["diverse groups"], f"diversity_groups {DRAWN_WITHOUT}"),
     (DRAWN, WIDTHS, f"beam_size {DRAWN_WITHOUT}"),
@@ -106,12 +106,12 @@ REFUSED: list[tuple[list[str], list[str], str]] = [
     (
         [*DRAWN, "diverse groups"],
         TERMS,
-        "terms need a single beam: remove samples and diversity_groups",
+        "terms require a single beam: remove samples and diversity_groups",
     ),
     (
         ["diverse groups"],
         ["beam of 1"],
-        "2 groups of equal size do not make a beam of 1; set beam_size to a multiple",
+        "a beam of 1 cannot be divided into 2 groups of equal size; set beam_size to a multiple",
     ),
 ]
 """Features of which none goes with any of some others, and what is said."""

@@ -10,8 +10,8 @@ import torch
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.decoding import graphs
-from nmtkit.decoding.batching import Engine, beam_search
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.hypotheses import Hypothesis, ResultReader
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.experts import Experts
@@ -70,7 +70,7 @@ def test_replayed_steps(name: str, searches: list[dict[str, Any]]) -> None:
     whole = whole_batch(model)
     for settings in searches:
         config = for_model({**settings, "max_length": 7}, model)
-        expected = beam_search(model, whole, config, config.n_hypotheses, need_attention=True)
+        expected = search_batch(model, whole, config, config.n_hypotheses, need_attention=True)
         engine = Engine(
             BeamSearch(model, config, config.n_hypotheses, need_attention=True), steps="graph"
         )
@@ -84,7 +84,7 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
     model = build(*EVERY["transformer"]).double().eval()
     whole = whole_batch(model)
     config = BeamConfig(beam_size=2, max_length=7)
-    expected = beam_search(model, whole, config)
+    expected = search_batch(model, whole, config)
     engine = Engine(BeamSearch(model, config))
     same(results_of(engine, whole, 2), expected)
     assert engine.replayed_steps > 0

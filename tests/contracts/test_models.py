@@ -13,10 +13,10 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batches.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
-from nmtkit.decoding.batching import Engine, beam_search
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
-from nmtkit.decoding.tracing import SearchTracer, TracedCandidate
+from nmtkit.decoding.tracing import TracedCandidate, trace_search
 from nmtkit.layers import kv_cache
 from nmtkit.layers.attention import Attention
 from nmtkit.models.abilities import auxiliary_logits, auxiliary_objective, pretraining_objectives
@@ -456,8 +456,8 @@ def test_together_and_in_slots_that_are_free_equals_alone(
 
 def alone_and_together(model: Decoder, config: SearchConfig) -> None:
     how = {"n_best": config.n_hypotheses, "need_attention": model.has_attention}
-    alone = [beam_search(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
-    same(beam_search(model, batch_of(model, SOURCES), config, **how), alone)
+    alone = [search_batch(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
+    same(search_batch(model, batch_of(model, SOURCES), config, **how), alone)
     in_slots = dict(
         Engine(BeamSearch(model, config, **how)).run(
             source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3])
@@ -511,7 +511,7 @@ def test_the_engine_finds_what_the_reference_finds(
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
-        results = beam_search(model, batch_of(model, SOURCES[:3]), config, config.n_hypotheses)
+        results = search_batch(model, batch_of(model, SOURCES[:3]), config, config.n_hypotheses)
         for line, (sentence, hypotheses) in enumerate(
             zip(sentences(model)[:3], results, strict=True)
         ):
@@ -564,12 +564,12 @@ def test_slots_that_nobody_sees_are_forgotten(
 
     monkeypatch.setattr(kv_cache.KVCache, "read", noted)
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)
-    forgetful = beam_search(model, batch_of(model, SOURCES), config, 4)
+    forgetful = search_batch(model, batch_of(model, SOURCES), config, 4)
     assert read[0] == 0
     assert min(read) < 0
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 0.0)
     read.clear()
-    same(forgetful, beam_search(model, batch_of(model, SOURCES), config, 4))
+    same(forgetful, search_batch(model, batch_of(model, SOURCES), config, 4))
     assert set(read) == {0}
 
 
@@ -579,12 +579,12 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = change_search(BeamConfig(), {**RULES[2], "max_length": 6})
     batch = batch_of(model, SOURCES[:1])
-    trace = SearchTracer(BeamSearch(model, config, config.n_hypotheses)).trace(batch)
-    (hypotheses,) = beam_search(model, batch, config, config.n_hypotheses)
+    trace = trace_search(BeamSearch(model, config, config.n_hypotheses), batch)
+    (hypotheses,) = search_batch(model, batch, config, config.n_hypotheses)
     assert trace.hypotheses == hypotheses
-    grouped = SearchTracer(
-        BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4)
-    ).trace(batch)
+    grouped = trace_search(
+        BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4), batch
+    )
     assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}
     slots: list[list[int]] = [[]]
     traced: list[tuple[list[int], TracedCandidate]] = []
@@ -596,7 +596,7 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     for (path, one), row in zip(traced, given, strict=True):
         assert one.token_log_prob == pytest.approx(float(row[len(path) - 1]), abs=1e-9)
         assert one.log_prob == pytest.approx(float(row[: len(path)].sum()), abs=1e-9)
-    ended = sorted((one.score for _, one in traced if one.ended), reverse=True)
+    ended = sorted((one.ranking_score for _, one in traced if one.ended), reverse=True)
     assert ended[: len(hypotheses)] == [one.score for one in hypotheses if one.finished]
     assert any(one.rule for _, one in traced)
     prompt = sentences(model)[0].prompt
@@ -614,7 +614,7 @@ def test_scoring_a_translation_gives_the_score_of_the_search(model: Decoder) -> 
     config = BeamConfig(
         beam_size=3, length_penalty="none", max_length=10, max_length_ratio=1.0, max_length_offset=3
     )
-    results = beam_search(model, batch_of(model, SOURCES), config, n_best=2)
+    results = search_batch(model, batch_of(model, SOURCES), config, n_best=2)
     pairs = [
         (source, best) for source, several in zip(SOURCES, results, strict=True) for best in several
     ]
@@ -658,7 +658,7 @@ def learn(
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
-            results = beam_search(model, batch_of(model, ends(unseen)), config)
+            results = search_batch(model, batch_of(model, ends(unseen)), config)
         return sum(
             best.ids != answer(source) for source, (best,) in zip(unseen, results, strict=True)
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble
@@ -69,7 +69,7 @@ def test_the_equation(fusion: ShallowFusion) -> None:
 
 @torch.no_grad()
 def test_a_beam_of_one_is_the_best_sum_in_every_step(fusion: ShallowFusion) -> None:
-    found = beam_search(
+    found = search_batch(
         fusion,
         batch_of(fusion, SOURCES),
         BeamConfig(beam_size=1, max_length=6, length_penalty="none"),
@@ -138,7 +138,7 @@ def test_the_search_finds_what_the_reference_finds(
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, fusion)
         for line, hypotheses in enumerate(
-            beam_search(fusion, batch_of(fusion, SOURCES[:3]), config, config.n_hypotheses)
+            search_batch(fusion, batch_of(fusion, SOURCES[:3]), config, config.n_hypotheses)
         ):
             agree(hypotheses, fused(fusion, line), config, line)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS, UNK
-from nmtkit.decoding.batching import Engine, beam_search
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
@@ -137,7 +137,7 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
     same(
         whole,
-        beam_search(
+        search_batch(
             model,
             batch_of(model, sources),
             config,

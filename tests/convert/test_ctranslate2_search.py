@@ -2,8 +2,10 @@
 
 import json
 import math
+import multiprocessing
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.convert.exporting import export_run
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.inference.requests import Request
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
+from nmtkit.inference.workers import Workers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
@@ -74,6 +77,34 @@ def facts(found: list[list[Translation]]) -> list[list[Any]]:
     return [[(one.text, one.tokens, one.finished) for one in ranked] for ranked in found]
 
 
+def test_a_fork_is_refused_instead_of_waiting_forever(run: Path) -> None:
+    translator = by_ctranslate2(run)
+    translator.translate(LINES[0])
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def translate_in_fork() -> None:
+        try:
+            sender.send(translator.translate(LINES[0]))
+        except NmtkitError as fault:
+            sender.send(str(fault))
+
+    fork = multiprocessing.get_context("fork").Process(target=translate_in_fork)
+    fork.start()
+    answered = receiver.poll(60)
+    fork.kill()
+    assert answered
+    assert (
+        "was forked after the model was opened; open the model in each process" in receiver.recv()
+    )
+
+
+def test_it_has_threads_of_its_own_instead_of_forked_workers(run: Path) -> None:
+    translator = by_ctranslate2(run)
+    expected = translator.search(LINES)
+    translator = replace(translator, workers=Workers(["cpu", "cpu"]))
+    assert facts(translator.search(LINES)) == facts(expected)
+
+
 @pytest.mark.parametrize("n_best", [1, 3])
 @pytest.mark.parametrize("settings", SEARCHES, ids=str)
 def test_it_finds_what_nmtkit_finds_with_the_limit_of_each_line(
@@ -123,12 +154,12 @@ REFUSED = {
     "--lm run": "--lm",
     "--shortlist lines": "--shortlist",
     "--workers 2": "--workers (use --threads)",
-    "--replace-unknown": "ctranslate2 has no unknown words to replace; leave that out",
-    "--terms terms": "ctranslate2 has no terms; leave that out",
-    "--prefix": "line 1: engine ctranslate2 does not support prefixes and terms",
-    "--jsonl": "line 1: engine ctranslate2 does not support prefixes and terms",
+    "--replace-unknown": "ctranslate2 does not support replacing unknown words; omit what is not supported",
+    "--terms terms": "ctranslate2 does not support terms; omit what is not supported",
+    "--prefix": "line 1: engine ctranslate2 does not support prefixes or terms",
+    "--jsonl": "line 1: engine ctranslate2 does not support prefixes or terms",
     "--interactive": "and --engine",
-    "--precision int8_float16": "does not support precision int8_float16 on this cpu; use fastest, float32",
+    "--precision int8_float16": "does not support precision int8_float16 on this cpu device; use fastest or one of",
 }
 
 
@@ -148,7 +179,7 @@ def test_what_is_of_the_engine_is_refused_without_it(
 ) -> None:
     (tmp_path / "run").symlink_to(run)
     asked = console("translate", "-m", "run", "--precision", "int16", "--engine", "nmtkit")
-    refused(asked, "precision int16: nmtkit's own search has")
+    refused(asked, "precision int16: nmtkit itself supports only")
     given = write_lines(tmp_path / "lines", ["ba"])
     rescored = console(
         "rescore", "-m", "run", "--source", given, "--target", given, "--engine", "ctranslate2"
@@ -160,12 +191,15 @@ def test_without_the_library_one_message_names_the_extra(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    missing = r"ctranslate2 is not installed: `pip install 'nmtkit\[fast\]'`"
-    with pytest.raises(NmtkitError, match=f"^{missing}; leave that out, or take --engine nmtkit$"):
+    remedy = r"install it with `pip install 'nmtkit\[fast\]'`"
+    missing = rf"ctranslate2 is not installed \({remedy}\)"
+    with pytest.raises(
+        NmtkitError, match=f"^{missing}; omit what is not supported, or use --engine nmtkit$"
+    ):
         by_ctranslate2(run)
     with pytest.raises(NmtkitError, match=f"^precision int8 needs ctranslate2: {missing}"):
         opened(run, precision="int8")
-    with pytest.raises(NmtkitError, match=f"^{missing}$"):
+    with pytest.raises(NmtkitError, match=f"^ctranslate2 is not installed; {remedy}$"):
         export_run(Run(RunFolder(run)), "ctranslate2", run / "out")
 
 
@@ -290,14 +324,14 @@ def test_another_model_is_refused(trained: Path) -> None:
 
 def test_constraints_from_python(run: Path) -> None:
     with pytest.raises(
-        NmtkitError, match=r"line 2: engine ctranslate2 does not support prefixes and terms"
+        NmtkitError, match=r"line 2: engine ctranslate2 does not support prefixes or terms"
     ):
         by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
     with pytest.raises(NmtkitError, match="n_best 4 exceeds beam_size 3"):
         by_ctranslate2(run).search(["ba"], 4)
     with pytest.raises(
         NmtkitError,
-        match=r"^ctranslate2 has no attention; leave that out, or take `--engine auto`$",
+        match=r"^ctranslate2 does not support attention; omit what is not supported, or use `--engine auto`$",
     ):
         by_ctranslate2(run).search(["ba"], need_attention=True)
 
@@ -323,7 +357,10 @@ def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) ->
     warned = succeeded(
         console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json")
     )
-    assert "engine ctranslate2, fp32; forbidden tokens change its other scores" in warned.err
+    assert (
+        "engine ctranslate2, fp32; forbidden tokens change the scores of the other tokens"
+        in warned.err
+    )
     assert "NaN" not in warned.out
 
 

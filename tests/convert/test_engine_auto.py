@@ -13,8 +13,8 @@ from nmtkit.convert.engines import missing_settings
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.settings import KINDS, BeamConfig
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.inputs import ModelOnDemand
-from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.layers.linear import supported_precisions
@@ -153,15 +153,15 @@ def test_the_settings_of_a_translator_may_change(run: Path) -> None:
 
 
 FALLS_BACK = {
-    "--length-penalty gnmt:0.6": "ctranslate2 cannot run this search; it lacks length_penalty gnmt (use average",
-    "--search stop=exact": "ctranslate2 cannot run this search; it lacks stop exact (use first_k)",
-    "--min-length 3": "with min_length 3 the scores of ctranslate2 differ",
-    "--no-repeat-ngram 2": "with no_repeat_ngram 2 the scores of ctranslate2 differ",
-    "--search forbid_unknown=true": "with forbid_unknown True the scores of ctranslate2 differ",
-    "--samples 2": "ctranslate2 cannot run this search; it lacks kind sampling (use beam)",
+    "--length-penalty gnmt:0.6": "ctranslate2 cannot run this search; it does not support length_penalty gnmt (use",
+    "--search stop=exact": "ctranslate2 cannot run this search; it does not support stop exact (use first_k)",
+    "--min-length 3": "with min_length 3, the scores of ctranslate2 differ from those of nmtkit",
+    "--no-repeat-ngram 2": "with no_repeat_ngram 2, the scores of ctranslate2 differ from those of nmtkit",
+    "--search forbid_unknown=true": "with forbid_unknown True, the scores of ctranslate2 differ from those of nmtkit",
+    "--samples 2": "ctranslate2 cannot run this search; it does not support kind sampling (use beam)",
     "-m run": "ctranslate2 does not support several models",
     "--workers 2": "ctranslate2 does not support --workers (use --threads)",
-    "--precision bf16": "ctranslate2 does not support precision bf16 on this cpu; use fastest, float32, int8",
+    "--precision bf16": "ctranslate2 does not support precision bf16 on this cpu device; use fastest or one of float32",
     "--replace-unknown": "ctranslate2 does not support the replacement of unknown words",
     "--terms terms": "ctranslate2 does not support terms",
     "--prefix": "ctranslate2 does not support prefixes",
@@ -216,11 +216,14 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     done = succeeded(
         console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines)
     )
-    assert "engine ctranslate2, int8; forbidden tokens change its other scores\n" in done.err
+    assert (
+        "engine ctranslate2, int8; forbidden tokens change the scores of the other tokens\n"
+        in done.err
+    )
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
     refused(
         asked,
-        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; leave that out",
+        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; omit what is",
     )
 
 

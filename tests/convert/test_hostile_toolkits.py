@@ -84,11 +84,11 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **{key: (setting(key, value), key) for key, value in JOEY_SETTINGS.items()},
     "one side in lower case": (
         setting("data.src.lowercase", True),
-        "data.trg.lowercase: False conflicts with data.src.lower",
+        "a `data.trg.lowercase` .False. that differs from `data.src.lowercase` .True.",
     ),
     "characters": (
         setting("data.src.level", "char"),
-        "data.src.level: 'char' .*word, and sentencepiece bpe",
+        "data.src.level 'char' .*only level word, and level bpe of sentencepiece",
     ),
     "another id": (
         setting("data.special_symbols.unk_id", 7),
@@ -96,19 +96,19 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "two kinds": (
         setting("model.encoder.type", "recurrent"),
-        "model.decoder.type: transformer conflicts with .* recurrent",
+        "a `model.decoder.type` .transformer. that differs from `model.encoder.type` .recurrent.",
     ),
     "no norm": (
         setting("model.encoder.layer_norm", None),
-        "model.decoder.layer_norm: pre conflicts with .* None",
+        "a `model.decoder.layer_norm` .pre. that differs from `model.encoder.layer_norm` .None.",
     ),
     "two activations": (
         setting("model.encoder.activation", "tanh"),
-        "model.decoder.activation: None conflicts with .* tanh",
+        "a `model.decoder.activation` .None. that differs from `model.encoder.activation` .tanh.",
     ),
     "two widths": (
         setting("model.decoder.ff_size", 25),
-        "model.decoder.ff_size: 25 conflicts with model.encoder.ff_size 24",
+        "a `model.decoder.ff_size` .25. that differs from `model.encoder.ff_size` .24.",
     ),
     "two scales": (
         setting("model.decoder.embeddings.scale", False),
@@ -116,7 +116,7 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "subword-nmt": (
         setting("data.src", {"level": "bpe", "tokenizer_type": "subword-nmt"}),
-        "data.src.level: 'bpe' .subword-nmt.*tokenize other text yourself",
+        "data.src.level 'bpe' .subword-nmt.*tokenize other text yourself",
     ),
     "code": (
         lambda at: state(lambda content: content.update(stats_state=Harm(at.parent / "harm")))(at),
@@ -181,14 +181,17 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(
         LANGUAGE_MODEL | OTHER_LAYERS | {"transforms": ["prefix"], "dec_layers": 10**9}
     ),
-    "words behind": (option("data", {"corpus": {"transforms": ["suffix"]}}), "transforms: suffix"),
+    "words behind": (
+        option("data", {"corpus": {"transforms": ["suffix"]}}),
+        "the transform suffix .transforms., which adds words",
+    ),
     "a list of words": (
         state(lambda content: content.update(vocab=["a"])),
         "'vocab'.*OpenNMT-py 3.*convertv2_v3",
     ),
     "two widths": (
         option("src_word_vec_size", 8),
-        "src_word_vec_size: 8 conflicts with enc_hid_size 16",
+        "a `src_word_vec_size` .8. that differs from `enc_hid_size` .16.",
     ),
     "no biases": (option("add_qkvbias", True), "self_attn.*bias' is missing"),
     "no gate": (option("copy_attn", True), "generator.linear.bias.*missing"),
@@ -220,7 +223,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "features": (state(lambda content: content["vocab"].update(src_feats=[["a"]])), "src_feats"),
     "a language model": (
         state(lambda content: content["vocab"].update(data_task="lm")),
-        "data_task: lm",
+        "nmtkit does not support data_task lm",
     ),
     "no first word": (
         state(lambda content: content["vocab"].update(decoder_start_token="")),
@@ -231,14 +234,17 @@ OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attenti
 OTHER_CELLS |= {"coverage_attn": True, "copy_attn_type": "mlp", "context_gate": "both"}
 RECURRENT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(OTHER_CELLS),
-    "two depths": (option("dec_layers", 2), "dec_layers: 2 conflicts with enc_layers 1"),
+    "two depths": (
+        option("dec_layers", 2),
+        "a `dec_layers` .2. that differs from `enc_layers` .1.",
+    ),
     "no bridge": (option("bridge", True), "encoder.bridge.0.weight.*missing"),
     "a bridge across layers": (
         lambda at: [
             option(key, value)(at)
             for key, value in (("bridge", True), ("enc_layers", 2), ("dec_layers", 2))
         ],
-        "bridge with several layers",
+        "bridge to several decoder layers",
     ),
 }
 HOSTILE = {"joey": JOEY_HOSTILE, "opennmt": OPENNMT_HOSTILE, "recurrent": RECURRENT_HOSTILE}

@@ -226,7 +226,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "other objects": (
         in_pickle(lambda at: {"a": [1, 2]}),
-        "pytorch_model.bin.*more than named tensors",
+        "pytorch_model.bin.*objects other than named tensors",
     ),
     "one number for many": (
         in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}),
@@ -244,7 +244,10 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "no numbers": (weight(FC1, torch.full((24, 16), torch.nan)), "fc1.weight.*NaN"),
     "another shape": (weight(FC1, torch.zeros(16, 24)), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
     "a weight less": (weight(FC1, None), "fc1.weight.*missing"),
-    "a weight more": (weight("model.x", torch.zeros(1)), "model.x.*not part of such a model"),
+    "a weight more": (
+        weight("model.x", torch.zeros(1)),
+        "this kind of model has no weight .*model.x",
+    ),
     "other ties": (weight("lm_head.weight", torch.zeros(60, 16)), "config.json ties.*differ"),
     "a huge vocabulary": (config(vocab_size=99_999_999), "config.json.*99,999,999"),
     "a huge width": (config(d_model=1 << 20), "config.json.*1048576"),
@@ -256,7 +259,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "two sizes": (
         config(decoder_ffn_dim=8),
-        "decoder_ffn_dim: 8 conflicts with encoder_ffn_dim 24",
+        "a `decoder_ffn_dim` .8. that differs from `encoder_ffn_dim` .24.",
     ),
     "a far end": (
         changed("generation_config.json", eos_token_id=10**6),
@@ -265,15 +268,18 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "an activation": (config(activation_function="mish"), "activation_function"),
     "another family": (
         config(model_type="rwkv"),
-        "'rwkv', which is not supported; .*supported: .*marian",
+        "nmtkit does not support models of type 'rwkv'; .*supported: .*marian",
     ),
     "a search": (changed("generation_config.json", num_beams=10**6), "num_beams"),
-    "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not JSON"),
+    "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not valid JSON"),
     "a list": (lambda at: (at / "vocab.json").write_text("[1]"), "vocab.json.*list"),
-    "two for one": (words(lambda given: given.update(a=7)), "vocab.json.*'a' has the id 7"),
-    "far words": (words(lambda given: given.update(a=60)), "vocab.json.*'a' has the id 60"),
-    "words of words": (words(lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
-    "no unknown": (words(lambda given: given.pop("<unk>")), "vocabulary lacks <unk>"),
+    "two for one": (words(lambda given: given.update(a=7)), "vocab.json.*'a' has id 7"),
+    "far words": (words(lambda given: given.update(a=60)), "vocab.json.*'a' has id 60"),
+    "words of words": (words(lambda given: given.update(a="b")), "vocab.json.*'a' has id 'b'"),
+    "no unknown": (
+        words(lambda given: given.pop("<unk>")),
+        "nmtkit does not support a vocabulary without <unk>",
+    ),
     "no pieces": (
         lambda at: (at / "target.spm").write_bytes(b"x" * 99),
         "target.spm.*not a sentencepiece model",
@@ -324,7 +330,7 @@ def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(
     (note,) = (line for line in told if "ignored" in line)
     assert (
         note
-        == "ignored in config.json: encoder_repetition_penalty; the output of generate may differ"
+        == "these settings in config.json are ignored: encoder_repetition_penalty; the output of generate may differ"
     )
 
 
@@ -372,7 +378,8 @@ def test_generation_settings_are_kept_or_told_as_ignored(copy: Path, tmp_path: P
         assert [
             line
             for line in told
-            if line.startswith("ignored in generation_config.json") and key in line
+            if line.startswith("these settings in generation_config.json are ignored: ")
+            and key in line
         ], key
         change(copy / "generation_config.json", **{key: None})
 
@@ -435,4 +442,4 @@ def test_an_imported_run_is_a_run_for_every_command(
         load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"]
         == "sinusoidal_halves"
     )
-    refused(console("import", folder, "-o", "runs/mine"), "name another folder with -o")
+    refused(console("import", folder, "-o", "runs/mine"), "choose another folder with -o")

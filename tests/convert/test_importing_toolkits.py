@@ -210,8 +210,8 @@ def test_what_opennmt_py_made_of_every_text_before_is_told(tmp_path: Path) -> No
     )
     import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, "opennmt-py")
     assert (
-        "its text was processed by bpe, onmt_tokenize, which is not imported; process your sources in the same way"
-        in told
+        "the training text was processed with bpe, onmt_tokenize, which nmtkit does not do; process "
+        "your sources in the same way" in told
     )
 
 
@@ -235,7 +235,8 @@ def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_pa
     assert ours.tokenizers.src.encode(line)[:-2] == list(range(4, len(cut[0])))
     assert ours.tokenizers.src.encode(line)[-2:] == [1, 1]
     assert ours.tokenizers.tgt.join(cut[1][4:]) == " ".join(cut[1][4:])
-    assert any("reads and writes pieces separated by spaces" in note for note in told)
+    assert any("reads and outputs pieces separated by spaces" in note for note in told)
     assert any(
-        "search settings: " in note and f"as {toolkit} does; see `search`" in note for note in told
+        "search settings: " in note and f"as used by {toolkit}; see `search`" in note
+        for note in told
     )

@@ -108,7 +108,7 @@ def test_a_process_that_is_killed_is_one_clear_message() -> None:
     next(results), next(results)
     for number in children() - before:
         os.kill(number, signal.SIGKILL)
-    with pytest.raises(NmtkitError, match=r"was ended by signal SIGKILL, .*--workers N"):
+    with pytest.raises(NmtkitError, match=r"was killed by signal SIGKILL, .*--workers N"):
         list(results)
     assert children() == before
 
@@ -124,7 +124,7 @@ class Unknown:
 
 
 def test_work_that_cannot_be_found_is_one_clear_message(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(NmtkitError, match="ended with code 1"):
+    with pytest.raises(NmtkitError, match="exited with code 1"):
         list(ordered_map(Unknown(), range(9), 2, size, 1))
     assert "No module named 'nowhere'" in capfd.readouterr().err
 

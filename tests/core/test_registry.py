@@ -68,5 +68,5 @@ def test_a_name_can_be_taken_once() -> None:
         registry.register("three")(4)
     with pytest.raises(AssertionError, match="number 'four' belongs to nmtkit"):
         registry.register("four")(4)
-    with pytest.raises(RecipeError, match="unknown number 'thre': did you mean 'three'"):
+    with pytest.raises(RecipeError, match="unknown number 'thre'; did you mean 'three'"):
         registry.get("thre")

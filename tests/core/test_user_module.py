@@ -125,7 +125,8 @@ def test_a_file_that_is_named_comes_before_a_copy(
     load_copy(write(tmp_path / "run" / COPY, one=1, two=2).parent)
     assert (numbers.get("one"), numbers.get("two")) == (10, 2)
     with pytest.raises(
-        NmtkitError, match=rf"newer.py and .*run/{COPY}: a run keeps only one such file"
+        NmtkitError,
+        match=rf"newer.py and .*run/{COPY}: a run can keep a copy of only one Python file",
     ):
         module_to_keep()
 

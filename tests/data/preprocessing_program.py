@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nmtkit.data.batches import encoding, store
-from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.progress import PreprocessingProgress
 from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
@@ -47,11 +47,11 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
 
     data, path = folder / "data", folder / "data" / "progress.json"
     before = PreprocessingProgress.load(path, "mark")
-    going_on = before.read if before else 0
+    going_on = before.n_read if before else 0
     if before is None:
         before = PreprocessingProgress(path, "mark", {"kind": "bpe"})
         before.save()
-    if not Store.has_shards(data, "train", "mark", before.shards):
+    if not Store.has_shards(data, "train", "mark", before.n_shards):
         before = PreprocessingProgress(path, "mark", before.tokenizer)
     check = checker(**settings)
     for block in blocks_of(pairs[20:23], "valid"):

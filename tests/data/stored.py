@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from nmtkit.data.batches.encoding import PairEncoder, PreprocessingProgress, encode_split
+from nmtkit.data.batches.encoding import encode_split
+from nmtkit.data.batches.pair_encoder import PairEncoder
+from nmtkit.data.batches.progress import PreprocessingProgress
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig

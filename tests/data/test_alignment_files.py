@@ -98,25 +98,28 @@ def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Pat
     [
         (
             {"a.align": "0-0\n0-0\n"},
-            r"a\.en has 3 lines, but .*a\.align has 2: line n of one must belong to",
+            r"a\.en has 3 lines, but .*a\.align has 2: line n of one file must belong to",
         ),
         ({"a.align": "0-0\n0-0\n\n\n\n"}, r"a\.en has 3 lines, but .*a\.align has 5"),
         (
             {"a.align": "0-0\n0-0 1-0\n\n"},
-            r"a\.align, line 2: a link names source word 1, but there are 1, counted from",
+            r"a\.align, line 2: a link refers to source word 1 \(counted from 0\), but the number of source words is 1",
         ),
         (
             {"a.align": "0-0\n0-1\n\n"},
-            r"a\.align, line 2: a link names target word 1, but there are 1.*tgt_words",
+            r"a\.align, line 2: a link refers to target word 1 \(counted from 0\), but the .* is 1.*tgt_words",
         ),
         (
             {"a.align": "0-0 1-4\n\n\n"},
-            r"a\.align, line 1: a link names target word 4, but there are 4",
+            r"a\.align, line 1: a link refers to target word 4 \(counted from 0\), but the number of target words is 4",
         ),
-        ({"a.align": "0-0\n0_0\n\n"}, r"a\.align, line 2: '0_0' is not a link; write 3-4"),
+        (
+            {"a.align": "0-0\n0_0\n\n"},
+            r"a\.align, line 2: '0_0' is not a link; expected, for example, 3-4",
+        ),
         (
             {"a.align": "0-0\n\n0-0\n"},
-            r"a\.align, line 3: a link names source word 0, but there are 0",
+            r"a\.align, line 3: a link refers to source word 0 \(counted from 0\), but the number of source words is 0",
         ),
         (
             {"a.de": "den Hund sieht er\nAnna\n"},
@@ -148,11 +151,11 @@ def test_links_in_json_lines(tmp_path: Path) -> None:
         None,
     ]
     for line, fault in (
-        ('{"src": "a", "tgt": "b"}', r"line 1: no field 'al'"),
+        ('{"src": "a", "tgt": "b"}', r"line 1: there is no field 'al'"),
         ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al'"),
         (
             '{"src": "a", "tgt": "b", "al": "0-1"}',
-            r"line 1: a link names target word 1, but there are 1",
+            r"line 1: a link refers to target word 1 \(counted from 0\), but the number of target words is 1",
         ),
     ):
         path.write_text(line + "\n")
@@ -177,17 +180,17 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
         (
             "4-4\n" * 29 + "5-1\n",
             from_one,
-            r"line 30: a link names source word 5, but there are 4, counted from 1;",
+            r"line 30: a link refers to source word 5 \(counted from 1\), but the number of source words is 4;",
         ),
         (
             "4-4\n" * 30,
             files,
-            r"line 1: a link names source word 4, .*if it counts them from 1, set alignment_base: 1",
+            r"line 1: a link refers to source word 4 .*; if they are counted from 1, set alignment_base: 1",
         ),
         (
             "0-1\n" * 30,
             from_one,
-            r"line 1: link '0-1' holds a word 0, .*in a recipe, alignment_base: 0",
+            r"line 1: link '0-1' refers to word 0, .*in a recipe, set alignment_base: 0",
         ),
     ):
         (tmp_path / "a.align").write_text(text)
@@ -201,7 +204,8 @@ def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(
 ) -> None:
     files = write(tmp_path, from_1())
     with pytest.raises(
-        DataError, match=r"a\.align: .*no link has a first word\. .* alignment_base: 1.*_base: 0$"
+        DataError,
+        match=r"a\.align: .*no link refers to the first word of a sentence\. .* alignment_base: 1.*_base: 0$",
     ):
         require_link_base(files)
     require_link_base(files.model_copy(update={"alignment_base": base}))
@@ -328,7 +332,8 @@ def test_a_line_that_is_cut_otherwise_than_its_words_has_no_links(tmp_path: Path
         (replace(pair, src="the dog sees", tgt="den\u00a0 Hund"), "tgt"),
     ):
         with pytest.raises(
-            DataError, match=f"train, {side}, line 3: the tokenizer cuts it into other words"
+            DataError,
+            match=f"train, {side}, line 3: the tokenizer does not split the line into the words",
         ):
             stored(tmp_path / side, [wrong], tokenizers)
 
@@ -353,7 +358,7 @@ def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
     assert check.report.splits["train"].links == 1
-    assert "1.0 alignment links a pair" in check.report.one_line_summary()
+    assert "1.0 alignment links per pair" in check.report.one_line_summary()
 
 
 # Batches.
@@ -408,11 +413,11 @@ training: {max_updates: 10}
     [
         (
             ["training.objectives.guided_alignment.weight=0.1"],
-            "its source is file, so `data.train.alignment` must name",
+            "`source` is file, but `data.train.alignment` is not set; set it to Pharaoh files",
         ),
         (
             ["training.objectives.guided_alignment.source=model"],
-            "`model.alignment_heads` a head number",
+            "`model.alignment_heads` must be the number of a head",
         ),
         (
             ["training.objectives.guided_alignment.source=model", "model.kind=rnnsearch"],
@@ -424,7 +429,7 @@ training: {max_updates: 10}
                 "model.alignment_heads=1",
                 "model.copying=learned",
             ],
-            "shows another attention: set it to head or none",
+            "the alignment comes from an additional attention; set `model.copying` to head or none",
         ),
         (
             [
@@ -432,7 +437,7 @@ training: {max_updates: 10}
                 "model.kind=rnn_encdec",
                 "training.objectives.guided_alignment.weight=1",
             ],
-            "has no attention",
+            "the attention of output words, which rnn_encdec does not have; remove the key",
         ),
         (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
         (

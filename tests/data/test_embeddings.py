@@ -89,26 +89,26 @@ def test_a_file_of_pieces_is_taken_literally(tmp_path: Path) -> None:
     [
         (
             "a 1 2\nb 3\n",
-            r"vectors\.txt, line 2: broken: expected a word and 2 numbers.*found 2 parts",
+            r"vectors\.txt, line 2: malformed: expected a word and 2 numbers.*found only 2 parts",
         ),
-        ("2 2\na 1 2\nb\n", r"vectors\.txt, line 3: broken: .*found 1 parts"),
-        ("a 1 2\n\nb 1 2\n", r"vectors\.txt, line 2: broken"),
-        ("a 1 2\nb 3 four\n", r"vectors\.txt, line 2: broken: .*four.*download it again"),
-        ("a 1 2\nb 3 nan\n", r"vectors\.txt, line 2: broken: a number is not finite"),
+        ("2 2\na 1 2\nb\n", r"vectors\.txt, line 3: malformed: .*found only 1 parts"),
+        ("a 1 2\n\nb 1 2\n", r"vectors\.txt, line 2: malformed"),
+        ("a 1 2\nb 3 four\n", r"vectors\.txt, line 2: malformed: .*four.*download it again"),
+        ("a 1 2\nb 3 nan\n", r"vectors\.txt, line 2: an element of the vector is not finite"),
         (
             "a 1 2 3\nb 3 4 5\n",
-            r"line 1: its vectors have 3 numbers, and the model's embeddings 2: set model\.emb",
+            r"line 1: the vectors have 3 elements, but the model's embeddings have 2; set model\.emb",
         ),
         (
             "2 300\na 1 2\n",
-            r"line 1: its vectors have 300 numbers.*set model\.embedding_size to 300, or take vectors",
+            r"line 1: the vectors have 300 elements.*set model\.embedding_size to 300, or use vectors",
         ),
         ("3 2\na 1 2\nb 3 4\n", r"line 1: announces 3 vectors, but 2 follow"),
         ("1 2\na 1 2\nb 3 4\n", r"line 1: announces 1 vectors, but 2 follow"),
-        ("a\t1\t2\n", r"line 1: not a word and its numbers"),
+        ("a\t1\t2\n", r"line 1: expected a word and its vector"),
         ("", r"vectors\.txt: the file is empty"),
-        ("A 1 2\nB 3 4\nC 5 6\n", r"none of its 3 vectors is for one of the 6 tokens.*lowercase"),
-        ("a 0 0\nb 0 0\n", r"all its vectors for the vocabulary are zero"),
+        ("A 1 2\nB 3 4\nC 5 6\n", r"none of the 3 vectors belongs to .* \(6 tokens\).*lowercase"),
+        ("a 0 0\nb 0 0\n", r"all vectors for the vocabulary are zero"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, complaint: str) -> None:
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, complaint:
 def test_the_size_is_found_wrong_at_the_first_line(tmp_path: Path) -> None:
     """The rest is not looked at."""
     check_size(written(tmp_path, "a 1 2\nb broken"), 2, SETTING)
-    with pytest.raises(DataError, match="have 2 numbers, and the model's embeddings 5"):
+    with pytest.raises(DataError, match="have 2 elements, but the model's embeddings have 5"):
         check_size(written(tmp_path, "a 1 2\nb broken"), 5, SETTING)
     with pytest.raises(DataError, match="cannot read it"):
         check_size(tmp_path / "nothing", 5, SETTING)
@@ -143,5 +143,7 @@ def test_settings_name_at_least_one_file() -> None:
         "src",
         "tgt",
     ]
-    with pytest.raises(RecipeError, match="name a file of word vectors"):
+    with pytest.raises(
+        RecipeError, match="specify a file of word vectors for src, for tgt, or for both"
+    ):
         parse(PretrainedEmbeddingsConfig, {"freeze": True}, "test")

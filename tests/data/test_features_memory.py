@@ -11,7 +11,8 @@ import pytest
 
 from nmtkit.core.columns import Column
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
-from nmtkit.data.batches.encoding import PairEncoder, encode_split
+from nmtkit.data.batches.encoding import encode_split
+from nmtkit.data.batches.pair_encoder import PairEncoder
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles

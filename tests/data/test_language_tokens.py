@@ -67,9 +67,11 @@ def test_languages_stand_where_the_model_has_them(form: str) -> None:
     affixes, source, target = FORMS[form]
     opened = imported(affixes)
     assert sides_without_language(opened.config) == ["src", "tgt"]
-    with pytest.raises(RecipeError, match="name the language to read: --from eng_Latn"):
+    with pytest.raises(
+        RecipeError, match="specify the source language, for example --from eng_Latn"
+    ):
         opened.src.encode("the dog")
-    with pytest.raises(RecipeError, match="name the language to write: --to fra_Latn"):
+    with pytest.raises(RecipeError, match="specify the target language, for example --to fra_Latn"):
         opened.tgt.encode("the dog")
     chosen = in_direction(opened, "eng_Latn", "fra_Latn")
     assert chosen.src.encode("the dog") == source

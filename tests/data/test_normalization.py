@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from nmtkit.core.protobuf import decode_fields
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.normalization import OTHER_SPACES, comparable, nfkc_exceptions, normalize
-from nmtkit.data.tokenizers.sentencepiece_model import with_number_rules
+from nmtkit.data.tokenizers.sentencepiece_rules import with_number_rules, with_space_rules
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.words import cut_words
@@ -145,6 +146,15 @@ def test_an_exported_model_normalizes_by_itself() -> None:
         text = f"the {letter} o{letter}ld 10{letter}"
         assert exported.encode(text) == tokenizer.encode(text), hex(ord(letter))
     assert exported.encode("e\u0301 می‌روم") == tokenizer.encode("é می‌روم")
+
+
+def test_a_model_without_a_normalizer_gets_the_rules() -> None:
+    normalizer_spec = 3
+    content = learned("bpe", "none").src.content()
+    fields = [field for field in decode_fields(content) if field.number != normalizer_spec]
+    bare = b"".join(field.encoded for field in fields)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=with_space_rules(bare))
+    assert processor.encode("the\u3000old man") == processor.encode("the old man")
 
 
 def test_a_tokenizer_without_a_rule_is_older_than_the_default(tmp_path: Path) -> None:

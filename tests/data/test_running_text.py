@@ -248,7 +248,7 @@ def test_other_data_begin_the_epoch_anew_and_fewer_of_them_are_refused(
     changed = BlockStream(stored([[99], *documents[1:]], tmp_path), config(), seed=1)
     changed.restore(state)
     assert changed.state()["examples"] == 0
-    with pytest.raises(CheckpointError, match="an epoch has fewer examples now"):
+    with pytest.raises(CheckpointError, match="an epoch now has fewer examples"):
         BlockStream(store, config(), 1, weights=[0.1, 0.1, 0.1]).restore(state)
 
 

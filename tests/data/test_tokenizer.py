@@ -193,7 +193,7 @@ def test_too_small_a_vocabulary_says_how_many_it_takes(pairs: list[Example]) -> 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_no_text_is_a_fault(kind: str, lines: list[str]) -> None:
-    with pytest.raises(DataError, match="learn from"):
+    with pytest.raises(DataError, match="to train on"):
         learn_tokenizers(config(kind), [Example(line, line, 1) for line in lines])
 
 
@@ -211,7 +211,7 @@ def test_very_long_lines_are_learned_from() -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"kind": "word", "sampling": 0.1}, "one way to cut"),
+        ({"kind": "word", "sampling": 0.1}, "only one way to split"),
         ({"kind": "bpe", "min_frequency": 2}, "only word, whitespace and pieces"),
         ({"kind": "word", "tgt_vocab_size": 6}, "set joint to false"),
     ],
@@ -232,7 +232,7 @@ def test_each_side_can_have_a_vocabulary_of_its_own_size(pairs: list[Example]) -
         ("joint.model", b"half", r"joint\.model"),
         ("joint.model", None, "cannot read the vocabulary"),
         ("tokenizer.json", b"{", "damaged"),
-        ("tokenizer.json", None, r"tokenizer\.json: cannot read it"),
+        ("tokenizer.json", None, r"tokenizer\.json: cannot read the settings"),
     ],
 )
 def test_a_damaged_folder_is_refused(

@@ -53,7 +53,7 @@ def test_saving_keeps_rare_line_separators_inside_tokens(tmp_path: Path) -> None
     [
         (b"<pad>\n<unk>\n<s>\n</s>\nhalf a wo", "truncated"),
         (b"<pad>\n<unk>\n<s>\n</s>\na\na\n", "repeated"),
-        (b"<unk>\n<pad>\n<s>\n</s>\n", "must begin with"),
+        (b"<unk>\n<pad>\n<s>\n</s>\n", "first tokens must be"),
         (b"<pad>\n<unk>\n<s>\n</s>\n\xff\n", "not UTF-8"),
         (None, "cannot read"),
     ],

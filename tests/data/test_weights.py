@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.columns import Column
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
@@ -14,7 +15,7 @@ from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.tokenizers import tokenizer_training
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from tests.support.learned_tokenizers import learn_tokenizers
 
@@ -63,7 +64,7 @@ def stream(stored: Store, weights: list[float]) -> BatchStream:
 
 
 def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
-    assert stored.by_file == list(SIZES)
+    assert stored.examples_per_file == list(SIZES)
 
 
 def test_whole_weights_repeat_every_pair(stored: Store, words: Tokenizers) -> None:
@@ -110,7 +111,9 @@ def test_a_temperature_flattens_the_sizes_of_the_files(stored: Store, words: Tok
     counts = [by_file(epoch_of(running), words) for _ in range(20)]
     for file, expected in enumerate((317.16, 224.26, 158.58)):
         assert sum(one[file] for one in counts) / 20 == pytest.approx(expected, rel=0.03)
-    with pytest.raises(ValueError, match="a temperature makes weights of the sizes of files"):
+    with pytest.raises(
+        ValueError, match="`temperature` computes weights from the sizes of the files"
+    ):
         SplitFiles(src=["a"], weights=[2], temperature=2)
 
 
@@ -173,6 +176,16 @@ def test_a_sample_that_is_thinned_keeps_the_proportion() -> None:
     assert thinned["c"] == pytest.approx(0.5 * thinned["a"], abs=2)
 
 
+def test_a_pair_that_is_sampled_several_times_counts_as_used_once() -> None:
+    sample = TokenizerSample(10_000, [1.0, 3.0, 2.0])
+    for pair in three_files():
+        sample.add(pair)
+    report = DataReport()
+    learn_from_sample(TokenizerConfig(kind="word"), sample, report)
+    assert len(sample.examples) > sum(SIZES)
+    assert report.tokenizer["pairs_used"] == report.tokenizer["pairs"] == sum(SIZES)
+
+
 def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_training, "MAX_SAMPLE_CHARACTERS", 3000)
     sample = TokenizerSample(1000)
@@ -183,6 +196,19 @@ def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.Monk
     huge = TokenizerSample(1000)
     huge.add(Example("word " * 9000, "x", 1))
     assert len(huge.examples) == 1
+
+
+def test_merged_samples_have_the_labels_of_all_texts() -> None:
+    columns = (Column("src"), Column("labels", "label"))
+    samples = [TokenizerSample(1000, columns=columns) for _ in range(2)]
+    samples[0].add(Example("one", None, 1, labels="first"))
+    samples[1].add(Example("two", None, 1, labels="second"))
+    samples[0].merge(samples[1])
+    assert [pair.src for pair in samples[0].examples] == ["one", "two"]
+    assert samples[0].total == 2
+    tokenizers = learn_from_sample(TokenizerConfig(kind="word"), samples[0])
+    assert tokenizers.labels is not None
+    assert tokenizers.labels.tokens == ["first", "second"]
 
 
 def test_weights_reach_the_vocabulary() -> None:

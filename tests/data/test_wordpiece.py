@@ -121,7 +121,7 @@ def test_it_cuts_as_another_implementation_does() -> None:
 
 
 def test_what_has_no_merges_or_no_room() -> None:
-    with pytest.raises(RecipeError, match="kind: word has no merges; take bpe or wordpiece"):
+    with pytest.raises(RecipeError, match="kind: word has no merges; use bpe or wordpiece"):
         next(replay(learned("word", 100, LECTURE), LECTURE))
     with pytest.raises(
         RecipeError, match="too small for this text: every character needs a token; use at least 15"
@@ -147,4 +147,4 @@ def test_the_command_shows_them(nmtkit: Command, tmp_path: Path) -> None:
         ["2", "es", "+", "t", "9"],
     ]
     unlike = (*command, "--set", "tokenizer.kind=word", "--run", tmp_path / "other")
-    assert "take bpe or wordpiece" in refused(nmtkit(*unlike)).err
+    assert "use bpe or wordpiece" in refused(nmtkit(*unlike)).err

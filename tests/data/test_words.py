@@ -251,6 +251,6 @@ def test_words_of_an_imported_tokenizer_that_have_no_tokens_of_their_own() -> No
         for ask in (cut_words, token_spans):
             with pytest.raises(
                 DataError,
-                match="line 2: the tokenizer of this imported model cuts a line otherwise",
+                match="line 2: the tokenizer of this imported model splits the line differently",
             ):
                 ask(tokenizer, ["dog", "the dog"], [None, None], ["line 1", "line 2"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.layers.kv_cache import KVCache
@@ -151,5 +151,5 @@ def unlimited(**settings: object) -> SearchConfig:
 
 def search(model: TableModel, n_best: int = 1, **settings: object) -> list[Hypothesis]:
     """The best hypotheses for the one sentence of a model; its source has two words."""
-    (hypotheses,) = beam_search(model, sources(3), change_search(BeamConfig(), settings), n_best)
+    (hypotheses,) = search_batch(model, sources(3), change_search(BeamConfig(), settings), n_best)
     return hypotheses

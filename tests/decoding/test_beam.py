@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding import batching
 from nmtkit.decoding import candidates as step_candidates
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding import engine as engine_module
 from nmtkit.decoding.candidates import stable_topk, top_continuations
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.hypotheses import ranking_score
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.kv_cache import KVCache
@@ -67,7 +67,7 @@ def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[S
 
 def test_beam_one_is_a_plain_argmax_loop() -> None:
     tables = random_tables(6, 5, 12)
-    results = beam_search(TableModel(tables), sources(*[4] * 6), unlimited(beam_size=1))
+    results = search_batch(TableModel(tables), sources(*[4] * 6), unlimited(beam_size=1))
     for table, (hypothesis,) in zip(tables, results, strict=True):
         ids: list[int] = []
         total = 0.0
@@ -99,7 +99,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
     )
     # a wider one than a recipe may ask for
     config = config.model_copy(update={"beam_size": 4 * width})
-    results = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
+    results = search_batch(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
     for table, hypotheses in zip(tables, results, strict=True):
         expected = every_sequence(table, limit, kind, alpha)[:width]
         assert [(h.ids, h.finished) for h in hypotheses] == [
@@ -263,7 +263,7 @@ def test_the_length_limit_is_each_sentence_s_own() -> None:
     tables = random_tables(3, 2, 8)
     tables[..., EOS] = -math.inf
     config = BeamConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
-    results = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
+    results = search_batch(TableModel(tables), sources(3, 6, 11), config, n_best=2)
     assert [[len(h.ids) for h in hypotheses] for hypotheses in results] == [[4, 4], [7, 7], [9, 9]]
 
 
@@ -271,7 +271,7 @@ def test_a_prefix_that_ends_is_only_scored() -> None:
     tables = random_tables(2, 4, 9)
     prefix = torch.tensor([[7, 8, EOS], [5, EOS, PAD]])
     model = TableModel(tables)
-    results = beam_search(model, sources(4, 4), unlimited(), 5, prefix=prefix)
+    results = search_batch(model, sources(4, 4), unlimited(), 5, prefix=prefix)
     assert [[h.ids for h in hypotheses] for hypotheses in results] == [[[7, 8]], [[5]]]
     expected = tables[0, 0, BOS, 7] + tables[0, 1, 7, 8] + tables[0, 2, 8, EOS]
     assert results[0][0].log_prob == pytest.approx(float(expected))
@@ -290,7 +290,7 @@ def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) 
     tables, prefix = random_tables(1, 6, 12), torch.tensor([[A, B, C]])
     config = unlimited(beam_size=3, max_length=6)
     expected, found = (
-        beam_search(Logits(tables + more), sources(3), config, 3, prefix=prefix)[0]
+        search_batch(Logits(tables + more), sources(3), config, 3, prefix=prefix)[0]
         for more in (0.0, -1000.0)
     )
     assert [one.ids for one in found] == [one.ids for one in expected]
@@ -299,7 +299,7 @@ def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     model, prefix = TableModel(random_tables(1, 2, 8)), torch.tensor([[4, 5, 6, 7]])
-    ((best,),) = beam_search(
+    ((best,),) = search_batch(
         model, sources(3), BeamConfig(max_length=2, beam_size=2), prefix=prefix
     )
     assert best.ids[:4] == [4, 5, 6, 7]
@@ -317,10 +317,10 @@ def test_dropping_finished_sentences_changes_nothing(
     kind = "none" if stop == "exact" else "average"
     config = unlimited(beam_size=beam_size, stop=stop, no_repeat_ngram=2, length_penalty=kind)
     model, batch = many()
-    dropped = beam_search(model, batch, config, beam_size, need_attention=True)
+    dropped = search_batch(model, batch, config, beam_size, need_attention=True)
     assert len(set(model.rows_seen)) > 3  # rows did go
-    monkeypatch.setattr(batching, "CPU_POLLS_EVERY", 5)
-    same(dropped, beam_search(model, batch, config, beam_size, need_attention=True))
+    monkeypatch.setattr(engine_module, "CPU_POLL_INTERVAL", 5)
+    same(dropped, search_batch(model, batch, config, beam_size, need_attention=True))
 
 
 class CopyingTable(TableModel):
@@ -341,7 +341,7 @@ class CopyingTable(TableModel):
 def test_attention_and_p_gen_follow_the_back_pointers() -> None:
     model, batch = many()
     copying = CopyingTable(model.tables)
-    results = beam_search(copying, batch, unlimited(), 5, need_attention=True)
+    results = search_batch(copying, batch, unlimited(), 5, need_attention=True)
     assert any(not h.finished for hypotheses in results for h in hypotheses)
     for hypotheses in results:
         for hypothesis in hypotheses:
@@ -353,7 +353,7 @@ def test_attention_and_p_gen_follow_the_back_pointers() -> None:
                 expected.append([depth, token, path])
             assert hypothesis.attention.tolist() == expected
             assert hypothesis.p_gen == pytest.approx([path / 1_000_003 for *_, path in expected])
-    quiet = beam_search(copying, batch, unlimited(), 5)
+    quiet = search_batch(copying, batch, unlimited(), 5)
     assert all(h.p_gen is None and h.attention is None for hypotheses in quiet for h in hypotheses)
 
 
@@ -455,12 +455,12 @@ def test_a_damaged_model_is_refused(beam_size: int) -> None:
     tables = random_tables(2, 2, 8)
     tables[1, 1] = math.nan
     with pytest.raises(CheckpointError, match="NaN"):
-        beam_search(TableModel(tables), sources(3, 3), BeamConfig(beam_size=beam_size))
+        search_batch(TableModel(tables), sources(3, 3), BeamConfig(beam_size=beam_size))
 
 
 def test_half_precision_is_summed_in_single() -> None:
     tables = random_tables(1, 4, 40).bfloat16()
-    ((best,),) = beam_search(TableModel(tables), sources(3), unlimited(min_length=10))
+    ((best,),) = search_batch(TableModel(tables), sources(3), unlimited(min_length=10))
     last, total = BOS, 0.0
     for depth, token in enumerate([*best.ids, *[EOS] * best.finished]):
         total += float(tables[0, min(depth, 3), last, token])

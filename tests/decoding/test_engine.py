@@ -6,11 +6,12 @@ import torch
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding import batching
-from nmtkit.decoding.batching import Engine, beam_search, compaction_order
+from nmtkit.decoding import engine as engine_module
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import SearchConfig
+from nmtkit.decoding.slots import order_live_slots
 from nmtkit.models.base import Seq2Seq
 from tests.decoding.table_model import START, TableModel, many, random_tables, sources, unlimited
 from tests.support.cases import daily
@@ -53,7 +54,7 @@ def test_slots_that_are_filled_again(
     model, batch = many()
     width = {} if "samples" in settings else {"beam_size": beam_size}
     config = unlimited(**{**width, **settings})
-    together = beam_search(model, batch, config, config.n_hypotheses, need_attention=True)
+    together = search_batch(model, batch, config, config.n_hypotheses, need_attention=True)
     assert len({len(best[0].ids) for best in together}) > 3
     for seed in orders:
         same(refilled(model, batch, slots, config, config.n_hypotheses, seed), together)
@@ -65,8 +66,8 @@ def test_the_share_of_free_slots_that_a_refill_waits_for_changes_nothing(
 ) -> None:
     model, batch = many()
     config = unlimited(beam_size=3)
-    together = beam_search(model, batch, config, 3, need_attention=True)
-    monkeypatch.setattr(batching, "MIN_FREE_SHARE", free_share)
+    together = search_batch(model, batch, config, 3, need_attention=True)
+    monkeypatch.setattr(engine_module, "MIN_FREE_SHARE", free_share)
     same(refilled(model, batch, 4, config, 3), together)
 
 
@@ -74,7 +75,7 @@ def test_slots_stay_filled() -> None:
     """Of the rows that are computed few are of sentences that are done."""
     model, batch = many()
     config = unlimited(beam_size=1)
-    needed = sum(len(best[0].token_log_probs) for best in beam_search(model, batch, config))
+    needed = sum(len(best[0].token_log_probs) for best in search_batch(model, batch, config))
     model.rows_seen.clear()
     refilled(model, batch, 4, config, 1)
     assert needed <= sum(model.rows_seen) <= 1.15 * needed
@@ -90,7 +91,7 @@ def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
     )
     batch = sources(*[2] * 9)
     config = unlimited(beam_size=1, coverage_penalty=0.3, coverage_kind="summary")
-    together = beam_search(model, batch, config, need_attention=True)
+    together = search_batch(model, batch, config, need_attention=True)
     assert {len(best[0].ids) for best in together} > {0}
     for seed in range(2):
         same(refilled(model, batch, 3, config, 1, seed), together)
@@ -98,7 +99,7 @@ def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
 
 def test_few_are_moved_where_sentences_are_done() -> None:
     for live in ([0, 1, 2], [4], [1, 3, 4], [0, 2, 5, 6], []):
-        order = compaction_order(np.array(live, dtype=np.int64))
+        order = order_live_slots(np.array(live, dtype=np.int64))
         assert sorted(order.tolist()) == live
         stay = [number for number in live if number < len(live)]
         assert [number for place, number in enumerate(order.tolist()) if place == number] == stay
@@ -108,7 +109,7 @@ def test_the_batch_that_is_searched_stays_as_it_is() -> None:
     model, batch = many()
     prefix = torch.arange(2 * batch.size).view(-1, 2) % 3 + START
     before, forced = batch.mapped(torch.clone), prefix.clone()
-    beam_search(model, batch, unlimited(beam_size=3), prefix=prefix)
+    search_batch(model, batch, unlimited(beam_size=3), prefix=prefix)
     assert all(
         torch.equal(one, other)
         for one, other in zip(batch.tensors(), before.tensors(), strict=True)
@@ -118,9 +119,9 @@ def test_the_batch_that_is_searched_stays_as_it_is() -> None:
 
 def test_a_cpu_gives_memory_back_after_large_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[None] = []
-    monkeypatch.setattr(batching, "trim_malloc", lambda: trims.append(None))
+    monkeypatch.setattr(engine_module, "trim_malloc", lambda: trims.append(None))
     model, batch = many()
-    beam_search(model, batch, unlimited(beam_size=2))
+    search_batch(model, batch, unlimited(beam_size=2))
     assert len(trims) == 1
-    beam_search(model, batch.select(slice(batching.MANY_SENTENCES)), unlimited(beam_size=2))
+    search_batch(model, batch.select(slice(engine_module.MANY_SENTENCES)), unlimited(beam_size=2))
     assert len(trims) == 1

@@ -10,13 +10,13 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import graphs
-from nmtkit.decoding.batching import Engine, NumberedBatch, OneBatch, beam_search
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.engine import Engine, NumberedBatch, OneBatch, search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.decoding.tracing import SearchTracer
+from nmtkit.decoding.tracing import trace_search
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import Decoder, VocabularySizes
 from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
@@ -67,7 +67,7 @@ def searched(
     model: Decoder, rows: list[list[int]], settings: dict[str, object]
 ) -> list[list[Hypothesis]]:
     config = change_search(BeamConfig(), {"max_length": 7, **settings})
-    return beam_search(model, prompts(*rows), config, config.n_hypotheses)
+    return search_batch(model, prompts(*rows), config, config.n_hypotheses)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -94,7 +94,7 @@ def test_a_prefix_stands_behind_the_prompt(model: Decoder) -> None:
     prefixes, longest = [[9, 4], [], [11, 10], [8], [3]], 2
     prefix = torch.tensor([[*row, *[0] * (longest - len(row))] for row in prefixes])
     config = BeamConfig(beam_size=3, max_length=6)
-    results = beam_search(model, prompts(*PROMPTS), config, 3, prefix=prefix)
+    results = search_batch(model, prompts(*PROMPTS), config, 3, prefix=prefix)
     whole = config.changed({"max_length_ratio": 0.0})
     for line, (prompt, wanted, found) in enumerate(zip(PROMPTS, prefixes, results, strict=True)):
         agree(found, sentence(model, tuple(prompt)), whole, line, Request(prefix=wanted))
@@ -111,7 +111,7 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
         negative=torch.tensor([[[7]]] * 3),
     )
     config = BeamConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
-    results = beam_search(
+    results = search_batch(
         model,
         replace(batch, terms=terms),
         config,
@@ -133,7 +133,7 @@ def test_a_search_from_nothing_is_recorded_and_replayed(
     engine = Engine(BeamSearch(model, config, 2), steps="graph")
     found = dict(engine.run(OneBatch(nothing)))
     assert engine.replayed_steps > 0
-    same([found[0], found[1]], beam_search(model, nothing, config, 2))
+    same([found[0], found[1]], search_batch(model, nothing, config, 2))
 
 
 def test_captured_steps_have_room_for_texts_without_a_source(
@@ -145,7 +145,7 @@ def test_captured_steps_have_room_for_texts_without_a_source(
         monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
     config = BeamConfig(beam_size=2, max_length=45, min_length=42)
     found = dict(Engine(BeamSearch(model, config, 2), steps="graph").run(OneBatch(prompts([], []))))
-    same([found[0], found[1]], beam_search(model, prompts([], []), config, 2))
+    same([found[0], found[1]], search_batch(model, prompts([], []), config, 2))
 
 
 def test_slots_are_filled_again_where_nothing_has_a_prompt(model: Decoder) -> None:
@@ -175,11 +175,11 @@ def test_a_short_prompt_reaches_the_last_learned_position() -> None:
     model = AttendingModel(most=12)
     forced = torch.tensor([[EOS], [0]])
     config = BeamConfig(beam_size=2, max_length=9, min_length=8, max_length_ratio=0.0)
-    long, short = beam_search(model, prompts([4] * 10, [5, 6]), config, prefix=forced)
+    long, short = search_batch(model, prompts([4] * 10, [5, 6]), config, prefix=forced)
     assert (long[0].ids, len(short[0].ids)) == ([], 9)
     agree(short, sentence(model, (5, 6)), config, 1, n_best=1)
     with pytest.raises(DataError, match="learned only 12 positions"):
-        beam_search(model, prompts([5] * 6), config)
+        search_batch(model, prompts([5] * 6), config)
 
 
 def test_texts_end_where_the_learned_positions_do() -> None:
@@ -202,9 +202,9 @@ def test_texts_end_where_the_learned_positions_do() -> None:
 
 def test_every_step_is_traced(model: Decoder) -> None:
     config = BeamConfig(beam_size=3, max_length=6, no_repeat_ngram=2)
-    trace = SearchTracer(BeamSearch(model, config, 3)).trace(prompts(PROMPTS[0]))
-    same([trace.hypotheses[:3]], beam_search(model, prompts(PROMPTS[0]), config, 3))
-    assert trace.limit == 6
+    trace = trace_search(BeamSearch(model, config, 3), prompts(PROMPTS[0]))
+    same([trace.hypotheses[:3]], search_batch(model, prompts(PROMPTS[0]), config, 3))
+    assert trace.length_limit == 6
     assert isinstance(model, RecurrentModel) or any(
         one.rule == "no_repeat_ngram" for step in trace.steps for one in step
     )
@@ -217,5 +217,5 @@ def test_a_shortlist_needs_a_source() -> None:
         torch.ones(12, dtype=torch.bool),
     )
     engine = Engine(BeamSearch(RecurrentModel(), BeamConfig(), shortlist=Shortlist(*rows)))
-    with pytest.raises(RecipeError, match="this model reads none"):
+    with pytest.raises(RecipeError, match="this model does not read one"):
         list(engine.run(OneBatch(prompts([4]))))

@@ -225,7 +225,9 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
 def test_what_would_do_nothing_is_refused_with_what_it_needs(
     settings: dict[str, object], needs: str
 ) -> None:
-    with pytest.raises(RecipeError, match=f"{next(iter(settings))} is for .*give {needs} too"):
+    with pytest.raises(
+        RecipeError, match=f"{next(iter(settings))} has no effect .*set {needs} too"
+    ):
         change_search(BeamConfig(), settings).reject_unused(settings)
 
 
@@ -233,7 +235,7 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(
 def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> None:
     BeamConfig().changed({key: 3}).reject_unused({key: 3})
     with pytest.raises(
-        RecipeError, match=f"{key} is for models that read a text, and this one reads none"
+        RecipeError, match=f"{key} has no effect on a model that does not read a text"
     ):
         BeamConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.decoding.batching import Engine, OneBatch
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, OneBatch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
 from nmtkit.decoding.settings import SamplingConfig

@@ -164,7 +164,7 @@ def test_a_damaged_file(
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
     with pytest.raises(
-        DataError, match=rf"^{path}, line {line}: .*`nmtkit align --shortlist FILE` makes one"
+        DataError, match=rf"^{path}, line {line}: .*`nmtkit align --shortlist FILE` creates one"
     ):
         read_shortlist(path, tokenizers)
 

@@ -6,8 +6,8 @@ import pytest
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.long_texts import SummaryLimit, count_words
-from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from tests.inference.untrained import WORDS, untrained
@@ -74,7 +74,7 @@ def test_a_glossary_for_one_call(translator: Translator) -> None:
     (replaced,) = other.with_terms({"the": "man"}).search(["the dog"])[0]
     assert replaced.request is not None
     assert replaced.request.must == ("man", "house")
-    with pytest.raises(DataError, match="is empty"):
+    with pytest.raises(DataError, match="one side has no words"):
         translator.translate("the dog", terms={" ": "house"})
 
 
@@ -88,12 +88,12 @@ def test_the_cost_of_terms_is_that_of_a_search_without_them(translator: Translat
 def test_prefixes_and_terms_of_requests_in_parts(translator: Translator) -> None:
     paragraphs = ParagraphTranslator(translator)
     (found,) = paragraphs.search(
-        [Request(PARAGRAPH, prefix="house sleeps", must_not=("dog",), where="line 1")]
+        [Request(PARAGRAPH, prefix="house sleeps", must_not=("dog",), place="line 1")]
     )
     assert found.text.startswith("house sleeps ")
     assert "dog" not in found.text.split()
-    with pytest.raises(DataError, match='line 7: "must" does not say to which of its 3 sentences'):
-        paragraphs.search([Request(PARAGRAPH, must=("dog",), where="line 7")])
+    with pytest.raises(DataError, match='line 7: "must" does not specify which of the 3 sentences'):
+        paragraphs.search([Request(PARAGRAPH, must=("dog",), place="line 7")])
     (alone,) = paragraphs.search([Request("the old man", must=("dog",))])
     assert "dog" in alone.text.split()
 

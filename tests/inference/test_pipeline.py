@@ -22,7 +22,7 @@ import torch
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
-from nmtkit.decoding.batching import Engine
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.settings import change_search
 from nmtkit.inference import pipeline
 from nmtkit.inference.inputs import bucket_width
@@ -288,7 +288,7 @@ def loses_a_worker(from_scratch: bool) -> None:
     victim = children(os.getpid())[0]
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(
-        NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was ended by signal SIGKILL"
+        NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was killed by signal SIGKILL"
     ):
         list(groups)
     assert children(os.getpid()) == []

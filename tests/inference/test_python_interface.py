@@ -85,7 +85,7 @@ def test_dir_lists_what_is_meant_for_users() -> None:
             "search",
             "stream",
         ),
-        *("terminology", "translate", "with_terms"),
+        *("glossary", "translate", "with_terms"),
     }
     translator = untrained("rnnsearch", WORDS)
     shown = {name for name in dir(translator) if not name.startswith("_")}

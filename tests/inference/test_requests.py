@@ -11,18 +11,14 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.inference.constraints.glossary import Glossary
+from nmtkit.inference.constraints.requests import Request
+from nmtkit.inference.constraints.terms import term_tokens, unmet_constraints
+from nmtkit.inference.constraints.words import starts_word, words_of
 from nmtkit.inference.loading.opening import load_from_options
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.requests import (
-    Request,
-    Terminology,
-    starts_word,
-    term_tokens,
-    unmet_constraints,
-    words_of,
-)
 from nmtkit.inference.translator import Translator
-from nmtkit.layers.copying import number_by_position
+from nmtkit.layers.copying import renumber_by_position
 from tests.inference.untrained import KNOWN, WORDS, imported, learned, untrained
 from tests.support.commands import Command
 
@@ -62,9 +58,11 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     assert "FO" in free[1]
     assert [one.unmet_constraints for one in found] == [(), (), ()]
     assert unmet_constraints(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == [
-        "lacks 'CE CE' after the terms before it"
+        "lacks 'CE CE' after 'LO'"
     ]
-    assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
+    assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == [
+        "contains the forbidden term 'FO'"
+    ]
     # Lines that ask for nothing are translated as ever beside those that do.
     assert [best[0].text for best in translator.search([*SOURCES, requests[0]])][:3] == free
     by_prefix = translator.search([SOURCES[1], Request(SOURCES[2], prefix="unheard")])
@@ -100,14 +98,14 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request("ba", must=("Ünheard",)), "line 1: the model cannot write the term 'Ünheard'"),
+        (Request("ba", must=("Ünheard",)), "line 1: the model cannot generate the term 'Ünheard'"),
         (
             Request("ba", must=("BA CE",), must_not=("CE",)),
             "line 1: the required term 'BA CE' contains a forbidden term",
         ),
-        (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
-        (Request("", prefix="BA"), "line 1: it has a prefix or terms but no source"),
-        (Request("ba", must=(" ",)), "line 1: a term is empty"),
+        (Request("ba", must=(" ".join(["BA"] * 300),)), "but max_length is 256"),
+        (Request("", prefix="BA"), "line 1: has a prefix or terms, but no source"),
+        (Request("ba", must=(" ",)), "line 1: a term is empty; remove it"),
     ],
 )
 def test_what_cannot_be_met_is_told_with_its_line(
@@ -118,7 +116,7 @@ def test_what_cannot_be_met_is_told_with_its_line(
 
 
 def test_what_cannot_be_met_in_a_stream_is_told_of_a_line(translator: Translator) -> None:
-    with pytest.raises(DataError, match=r"^a line: a term is empty$"):
+    with pytest.raises(DataError, match=r"^a line: a term is empty; remove it$"):
         list(translator.stream([[Request(SOURCES[0], must=("",))]]))
 
 
@@ -132,14 +130,37 @@ def test_a_subword_that_goes_on_is_no_term() -> None:
     assert term_tokens(tokenizer, "Hund") == ["▁", *"Hund"]
 
 
-def test_terminology_takes_the_longest_whole_words() -> None:
-    terms = Terminology({"new york": "New York", "york": "Jork", "dog": "Hund"})
+def test_glossary_takes_the_longest_whole_words() -> None:
+    terms = Glossary({"new york": "New York", "york": "Jork", "dog": "Hund"})
     asked = terms.apply(Request("a dog in new york, not dogs of york", must=("Hund",)))
     assert asked.must == ("Hund", "New York", "Jork")
 
 
+def test_two_spellings_of_a_term_are_one_term() -> None:
+    request = Request("a dog in New York")
+    older = Glossary({"New York": "Nueva York", "dog": "perro"})
+    newer = older.overridden_by(Glossary({"New  York": "Nova York"}))
+    assert newer.entries == {"dog": "perro", "New  York": "Nova York"}
+    assert newer.apply(request).must == ("perro", "Nova York")
+    assert Glossary({"A b": "X", "Ａ b": "X"}).apply(Request("A b")).must == ("X",)
+    with pytest.raises(
+        DataError, match="'Ａ b' as 'Y', but another spelling of this term has the translation 'X'"
+    ):
+        Glossary({"A b": "X", "Ａ b": "Y"})
+    same_target = Glossary({"dog": "Tier", "cat": "Tier"})
+    assert same_target.apply(Request("a dog, a cat")).must == ("Tier",)
+
+
+def test_with_terms_overrides_other_spellings_of_a_term() -> None:
+    translator = untrained("rnnsearch", WORDS).with_terms({"the dog": "house"})
+    changed = translator.with_terms({"the  dog": "man"})
+    (found,) = changed.search(["the dog"])[0]
+    assert found.request is not None
+    assert found.request.must == ("man",)
+
+
 def test_a_copied_word_that_the_source_lacks_is_unknown() -> None:
-    found = number_by_position(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK)
+    found = renumber_by_position(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK)
     assert found.tolist() == [[3, UNK, 11]]
 
 
@@ -163,7 +184,7 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
     assert "BA" not in second.split()
     for given, message in (
         ('{"source": "ba", "musts": []}', "line 1: unknown field 'musts'"),
-        ("{}", "no field 'source'"),
+        ("{}", "the field 'source' is missing"),
     ):
         refused = console(*run, "--jsonl", stdin=given + "\n")
         assert refused.code == 2, refused
@@ -174,16 +195,16 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
         (["--jsonl"], '{"source": "ba"}\n' + asked),
     ):
         for several, message in (
-            (["--samples", "2"], "terms need a single beam: remove samples"),
+            (["--samples", "2"], "terms require a single beam: remove samples"),
             (
                 ["--beam-size", "4", "--search", "diversity_groups=2"],
-                "terms need a single beam: remove samples and diversity_groups",
+                "terms require a single beam: remove samples and diversity_groups",
             ),
         ):
             refused = console(*run, "-q", *words, *several, stdin=given)
             assert (refused.code, refused.out, refused.err.count("error:")) == (2, "", 1), refused
             assert message in refused.err
-    assert "leave --prefix out" in console(*run, "--jsonl", "--prefix").err
+    assert "remove --prefix" in console(*run, "--jsonl", "--prefix").err
 
 
 def test_a_certain_prefix_is_certain_when_it_is_scored_again() -> None:

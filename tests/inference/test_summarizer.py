@@ -12,9 +12,9 @@ from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.settings import BeamConfig, change_search
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.pipeline import Job, JobQueue
-from nmtkit.inference.requests import Request
 from nmtkit.inference.result import (
     CopiedSpan,
     Translation,
@@ -111,7 +111,8 @@ def test_a_word_that_neither_vocabulary_nor_source_has() -> None:
     (text,) = copier().rescore(["Zyx sees"], ["Abc sees"])
     assert text.tokens == ["▁<unk>", "▁sees"]
     with pytest.raises(
-        DataError, match=r"pair 4: the model's vocabulary has no token '▁Zyx', nor has its source"
+        DataError,
+        match=r"pair 4: the token '▁Zyx' is not in the model's vocabulary or in the source",
     ):
         copier().rescore(["Abc sees"], [found], first=4)
 

@@ -51,10 +51,10 @@ def texts(folder: Path) -> tuple[list[str], list[str]]:
         ("a line", found("a line", 4, 4, -3.0), None),
         (" ", found("a line", 4, 4, -3.0), "empty"),
         ("a line", found(" ", 4, 4, -3.0), "empty"),
-        ("a line", found("a line", 4, 4, -3.0, finished=False), "cut at the length limit"),
+        ("a line", found("a line", 4, 4, -3.0, finished=False), "cut off at the length limit"),
         ("a line", found("a line", 8, 4, -3.0), None),
-        ("a line", found("a line", 9, 4, -3.0), "too unlike in length"),
-        ("a line", found("a line", 4, 9, -3.0), "too unlike in length"),
+        ("a line", found("a line", 9, 4, -3.0), "too different in length"),
+        ("a line", found("a line", 4, 9, -3.0), "too different in length"),
         ("a line", found("a line", 4, 4, -5.0), None),
         ("a line", found("a line", 4, 4, -5.1), "too improbable"),
     ],
@@ -106,7 +106,7 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
 
     first = write()
     next(first)
-    with pytest.raises(DataError, match="another process is writing there"):
+    with pytest.raises(DataError, match="another process is writing to this place"):
         next(write())
     assert texts(tmp_path) == (["a"], ["a"])
     first.close()  # type: ignore[attr-defined]  # it is a generator
@@ -123,11 +123,11 @@ def test_forward_translations_are_targets(tmp_path: Path) -> None:
 def test_only_the_same_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = untrained("transformer", WORDS, 2.0, **SAMPLING)
     written(tmp_path / "begun", translator, 1)
-    with pytest.raises(DataError, match="begun with another seed: 1, not 2"):
+    with pytest.raises(DataError, match="started with a different seed: 1, not 2"):
         written(tmp_path / "begun", translator, seed=2)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "TEXT", ["something else", *TEXT[1:]])
-        with pytest.raises(DataError, match="begun with another text"):
+        with pytest.raises(DataError, match="started with a different text"):
             written(tmp_path / "begun", translator)
     (tmp_path / "begun" / "progress.json").write_text("{}")
     with pytest.raises(DataError, match="damaged"):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.decoding import batching, graphs
+from nmtkit.decoding import engine as engine_module
+from nmtkit.decoding import graphs
 from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.hypotheses import ResultReader
 from nmtkit.decoding.settings import BeamConfig
@@ -111,7 +112,9 @@ def test_translators(name: str, shared: bool, device: str, count: int) -> None:
 
 
 def test_captures_give_way_while_another_thread_keeps_some() -> None:
-    engine = batching.Engine(BeamSearch(translator_on("transformer", "cpu").model, BeamConfig()))
+    engine = engine_module.Engine(
+        BeamSearch(translator_on("transformer", "cpu").model, BeamConfig())
+    )
     kept: Any = "a captured batch"
 
     def other(frame: FrameType, event: str, _: object) -> Any:
@@ -119,7 +122,7 @@ def test_captures_give_way_while_another_thread_keeps_some() -> None:
         frame.f_trace_opcodes = True
         if event == "opcode":
             engine._idle_graph_steps[len(engine._idle_graph_steps), 0] = kept
-        return other if frame.f_code is batching.Engine._check_in.__code__ else None
+        return other if frame.f_code is engine_module.Engine._check_in.__code__ else None
 
     before = sys.gettrace()
     sys.settrace(other)

@@ -77,10 +77,13 @@ def test_why_it_ended() -> None:
     translator = copying("intra-attention")
     for search, reason in (
         ({"min_length": 8, "max_length": 9}, "length limit of 9 tokens"),
-        ({"stop": "exact", "min_length": 0, "max_length": 200}, "no other could become better"),
+        (
+            {"stop": "exact", "min_length": 0, "max_length": 200},
+            "no other hypothesis could become better",
+        ),
         (
             {"beam_size": 1, "min_length": 0, "no_repeat_ngram": 1},
-            "1 hypothesis ended, and the beam is 1 wide",
+            "1 hypothesis ended, and the beam size is 1",
         ),
     ):
         tree, found = search_tree(

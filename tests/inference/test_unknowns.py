@@ -7,7 +7,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.inference.requests import parse_dictionary
+from nmtkit.inference.constraints.glossary import parse_dictionary
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 from tests.inference.untrained import imported, learned, marian, untrained
 
@@ -59,7 +59,9 @@ def test_the_dictionary_is_asked_first() -> None:
     assert found == [Replacement(1, 1, "dog", "perro")]
     lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
     assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
-    with pytest.raises(DataError, match="'DOG' is 'dog' to the model, which has two translations"):
+    with pytest.raises(
+        DataError, match="the model reads 'DOG' as 'dog', which has two translations"
+    ):
         UnknownReplacer(
             learned(TEXT, vocab_size=40, lowercase=True), {"dog": "perro", "DOG": "Perro"}
         )
@@ -91,6 +93,58 @@ def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
         ">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03, 0.05]])
     )[1]
     assert (one.source_word, one.source_token) == ("I", 2)
+
+
+def test_a_prefix_of_the_model_hides_no_word_of_the_source() -> None:
+    """The prefix of an empty line has a token for its last space, and a token of a language comes after it."""
+    tokenizers = imported({"src": {"after": ["en_XX"]}}).with_source_prefix("the ")
+    assert len(tokenizers.src.tokens("")) == 3
+    assert tokenizers.src.tokens("dog the") == ["▁the", "▁dog", "▁the", "en_XX"]
+    attention = np.array([[0.3, 0.5, 0.1, 0.05, 0.05]])
+    (one,) = UnknownReplacer(tokenizers).replace("dog the", ["<unk>"], attention)[1]
+    assert (one.source_word, one.source_token) == ("dog", 1)
+
+
+def test_a_sentinel_within_a_text_does_not_shift_the_weights() -> None:
+    tokenizers = imported({}, ["<extra_id_0>"])
+    line = "the<extra_id_0>dog Zyx"
+    position = tokenizers.src.tokens(line).index("<extra_id_0>")
+    assert 0 < position < 3
+    for word in ("▁dog", "▁Zyx"):
+        source_token = tokenizers.src.tokens(line).index(word)
+        weights = np.full((1, len(tokenizers.src.tokens(line)) + 1), 0.01)
+        weights[0, source_token] = 0.9
+        (one,) = UnknownReplacer(tokenizers).replace(line, ["<unk>"], weights)[1]
+        assert (one.source_word, one.source_token) == (word[1:], source_token)
+
+
+@pytest.mark.parametrize("kind", ["char", "whitespace"])
+def test_dictionary_entries_may_have_punctuation(kind: str) -> None:
+    text = ["the (U.S.), the U.S. and U.S no no. (no)"]
+    dictionary = {"U.S.": "EE.UU.", "no.": "núm.", "no": "nein"}
+    replacer = UnknownReplacer(learned(text, kind, vocab_size=60), dictionary)
+    tokenizer = replacer._tokenizers.src
+    for word, expected, source_word in [
+        ("U.S.", "EE.UU.", "U.S."),
+        ("(U.S.),", "EE.UU.", "U.S."),
+        ("U.S", "U.S", "U.S"),
+        ("no.", "núm.", "no."),
+        ("no", "nein", "no"),
+        ("(no)", "nein", "no"),
+    ]:
+        weights = np.full((1, len(tokenizer.tokens(word)) + 1), 0.1)
+        new_text, (one,) = replacer.replace(word, [UNKNOWN], weights)
+        assert (new_text, one.source_word, one.written) == (expected, source_word, expected)
+
+
+def test_a_token_of_a_script_without_spaces_is_a_word() -> None:
+    line = "我们今天去北京。"
+    replacer = UnknownReplacer(learned([line, TEXT[0]], "char", vocab_size=60), {"北": "north"})
+    tokens = replacer._tokenizers.src.tokens(line)
+    for character, expected in (("京", "京"), ("北", "north")):
+        attention = np.full((1, len(tokens) + 1), 0.01)
+        attention[0, tokens.index(character)] = 0.5
+        assert replacer.replace(line, [UNKNOWN], attention)[0] == expected
 
 
 def test_several_unknown_words_and_none() -> None:
@@ -140,7 +194,7 @@ def test_dictionary_files() -> None:
     [
         (["Haus\thouse", "Hund dog"], r"^d\.tsv, line 2: 'Hund dog' is not SOURCE TAB TARGET"),
         *(
-            (["Haus\thouse", line], "with a word on both sides")
+            (["Haus\thouse", line], "with text on both sides")
             for line in ("Haus\t", "\thouse", "a\tb\tc")
         ),
         (["Haus\thouse", "Haus\thome"], r"^d\.tsv, line 2: 'Haus' has two translations"),

@@ -10,9 +10,10 @@ import pytest
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig, change_search
-from nmtkit.inference.requests import Request, Terminology
+from nmtkit.inference.constraints.glossary import Glossary
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.inference.workers import Workers
@@ -55,7 +56,7 @@ def writer(request: pytest.FixtureRequest) -> Translator:
 def test_a_text_is_its_prompt_and_what_follows(writer: Translator) -> None:
     for line, found in zip(LINES, writer.search(LINES, n_best=2), strict=True):
         ids = WORDS.tgt.encode(line)
-        (expected,) = beam_search(writer.model, prompts(ids), writer.config, 2)
+        (expected,) = search_batch(writer.model, prompts(ids), writer.config, 2)
         assert [one.tokens for one in found] == [WORDS.tgt.pieces(one.ids) for one in expected]
         assert found[0].src_tokens == WORDS.tgt.tokens(line)
         assert found[0].text == WORDS.tgt.decode([*ids, *expected[0].ids])
@@ -116,17 +117,17 @@ def test_a_request_forces_and_demands_what_follows(writer: Translator) -> None:
 def test_what_needs_a_source_in_text_is_refused(model: Callable[[int], Decoder]) -> None:
     system, line = translator(model(len(VOCABULARY))), ["the dog"]
     refusals: dict[str, Callable[[], object]] = {
-        "draw": lambda: system.pictures(line),
-        "align words by": lambda: system.align(line, line),
-        "find the source of unknown words by": system.replacing_unknown,
+        "show attention": lambda: system.pictures(line),
+        "align words": lambda: system.align(line, line),
+        "replace unknown words": system.replacing_unknown,
     }
     for purpose, refused in refusals.items():
         with pytest.raises(
-            NmtkitError, match=f"the model 'mine' .* has no attention to a text to {purpose}"
+            NmtkitError, match=f"the model 'mine' .* cannot {purpose}, because it has no attention"
         ):
             refused()
-    with pytest.raises(NmtkitError, match="reads no text to look up terms in"):
-        replace(system, terminology=Terminology({"dog": "cat"})).search(line)
+    with pytest.raises(NmtkitError, match="does not read text, so it cannot use a glossary"):
+        replace(system, glossary=Glossary({"dog": "cat"})).search(line)
 
 
 def test_rows_of_numbers_are_described() -> None:
@@ -147,15 +148,16 @@ def test_rows_of_numbers_are_described() -> None:
 
 def test_what_a_model_cannot_read_is_named() -> None:
     system = translator(Captioner(len(VOCABULARY)))
-    with pytest.raises(DataError, match="example 2: the model 'mine' reads rows of 3 numbers"):
+    rows_of_three = "has the wrong form: the model 'mine' reads one or more rows of 3 numbers"
+    with pytest.raises(DataError, match=f"example 2 {rows_of_three}"):
         system.search([FEATURES[0], "the dog"])
-    with pytest.raises(DataError, match=r"example 1: .* at least one, and this is something else"):
+    with pytest.raises(DataError, match=f"example 1 {rows_of_three}"):
         system.search([FEATURES[0][:0]])
-    with pytest.raises(DataError, match=r"example 1: .* reads rows of 3 numbers"):
+    with pytest.raises(DataError, match=f"example 1 {rows_of_three}"):
         system.search([FEATURES[0][:, :2]])
     for text_reader in (translator(AttendingModel(len(VOCABULARY))), untrained("rnnsearch", WORDS)):
         with pytest.raises(
-            DataError, match=r"example 1: the model '\w*' reads text, and this is something else"
+            DataError, match=r"example 1 has the wrong form: the model '\w*' reads text"
         ):
             text_reader.search([FEATURES[0]])
 

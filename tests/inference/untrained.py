@@ -67,10 +67,10 @@ def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object
     )
 
 
-def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
-    """Tokenizers as an imported model has them, with the token of one language and two words."""
+def imported(affixes: dict[str, dict[str, list[str]]], sentinels: Sequence[str] = ()) -> Tokenizers:
+    """Tokenizers of an imported model, with the token of one language, sentinels and two words."""
     library = pytest.importorskip("tokenizers")
-    names = [*SPECIALS, "en_XX", "▁the", "▁dog"]
+    names = [*SPECIALS, "en_XX", *sentinels, "▁the", "▁dog"]
     cut = library.Tokenizer(
         library.models.WordLevel({name: n for n, name in enumerate(names)}, unk_token="<unk>")
     )
@@ -78,12 +78,13 @@ def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
         library.pre_tokenizers.Metaspace(),
         library.decoders.Metaspace(),
     )
+    cut.add_tokens([library.AddedToken(name, special=False) for name in sentinels])
     content, vocabulary = (
         HuggingFaceTokenizer.pack(cut.to_str(), range(len(names)), False),
-        Vocabulary(names, names[4:5]),
+        Vocabulary(names, names[4:-2]),
     )
     config = TokenizerConfig.model_validate(
-        {"kind": "huggingface", "specials": ["en_XX"], "affixes": affixes}
+        {"kind": "huggingface", "specials": names[4:-2], "affixes": affixes}
     )
     sides = {
         side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")

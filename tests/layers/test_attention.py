@@ -269,7 +269,7 @@ def test_location_refuses_a_source_that_is_too_long() -> None:
     attention = Attention(SCORES.get("location")(2, 3, 99, 4))
     attention.score.project(torch.zeros(1, 4, 3))
     with pytest.raises(
-        DataError, match=r"5 tokens, including its end, .* only 4 positions: leave out or split"
+        DataError, match=r"5 tokens, including EOS, .* only 4 positions; leave out or split"
     ):
         attention.score.project(torch.zeros(1, 5, 3))
 
@@ -288,7 +288,7 @@ def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
 
 @pytest.mark.parametrize("name", ["dot", "scaled_dot"])
 def test_dot_scores_refuse_different_sizes(name: str) -> None:
-    with pytest.raises(RecipeError, match=r"size 2 .* size 3: make the sizes equal"):
+    with pytest.raises(RecipeError, match=r"size 2 .* size 3; make the sizes equal"):
         SCORES.get(name)(2, 3, 4, 0)
 
 

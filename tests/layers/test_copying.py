@@ -141,6 +141,25 @@ def test_never_nan(gate: float, weights: str, dtype: torch.dtype) -> None:
             assert bool(part.isfinite().all())
 
 
+def test_a_normalizer_is_only_for_scores_without_gradients() -> None:
+    """Its share of the gradient would be missing."""
+    logits, attention, p_gen = drawn(2)
+    logits = 3.0 * logits
+    normalizer = logits.logsumexp(-1, keepdim=True)
+    mixed = mix(logits, attention, p_gen, SRC, OOV, normalizer)
+    torch.testing.assert_close(mixed, mix(logits.log_softmax(-1), attention, p_gen, SRC, OOV))
+    with pytest.raises(AssertionError, match="the normalizer is not differentiated"):
+        mix(logits.requires_grad_(), attention, p_gen, SRC, OOV, normalizer)
+
+
+def test_a_batch_without_distributions_gives_an_empty_result() -> None:
+    vocab = torch.zeros(0, V, requires_grad=True)
+    mixed = mix(vocab, torch.zeros(0, 6), torch.zeros(0, 1), SRC[:0], OOV)
+    assert mixed.shape == (0, V + OOV)
+    mixed.sum().backward()
+    assert vocab.grad.shape == (0, V)
+
+
 def test_half_precision_parts_are_mixed_as_wide_as_the_vocabulary() -> None:
     vocab, attention, p_gen = drawn(2)
     mixed = mix(vocab.float(), attention.bfloat16(), p_gen.bfloat16(), SRC, OOV)

@@ -64,7 +64,7 @@ def test_sentences_with_prompts_can_be_left_out(at_once: bool) -> None:
     cache.append(0, torch.tensor([[30.0], [31.0]]))
     assert (cache.positions().tolist(), cache.reach) == ([[3]], 4)
     assert seen(cache) == [[[5, 6, 20, 30], [5, 6, 20, 31]]]
-    with pytest.raises(AssertionError, match="a batch of their own"):
+    with pytest.raises(AssertionError, match="a batch with prompts cannot be refilled"):
         cache.insert(torch.tensor([0]), after_prompts(at_once, 2))
 
 

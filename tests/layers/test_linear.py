@@ -101,7 +101,7 @@ def test_a_precision_without_instructions_is_refused(
     monkeypatch.setattr(linear, "_has_onednn", lambda: False)
     assert supported_precisions(CPU) == ["fp32"]
     with pytest.raises(
-        RecipeError, match=f"^precision {precision}: .* on cpu; take fp32, or auto$"
+        RecipeError, match=f"^precision {precision} is not .* cpu device; use fp32, or auto$"
     ):
         prepare_for_inference(Small().eval(), precision)
 

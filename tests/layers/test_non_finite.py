@@ -38,7 +38,7 @@ def test_names_the_first_module_and_its_weights(model: Transformer, value: float
         with torch.no_grad():
             model.get_submodule(name).bias[0] = value
     assert look(model).endswith(
-        f"module {norms[2]} (LayerNorm), whose weights are not finite themselves"
+        f"module {norms[2]} (LayerNorm), whose weights already contain NaN or infinity"
     )
 
 
@@ -51,5 +51,5 @@ def test_what_a_module_makes_of_finite_weights(model: Transformer) -> None:
 
 
 def test_where_nothing_is_wrong_in_the_pass_it_is_the_gradient(model: Transformer) -> None:
-    assert look(model).startswith("all modules return finite numbers; the loss or the gradient")
+    assert look(model).startswith("the outputs of all modules are finite; the loss or a gradient")
     assert not any(module._forward_hooks for module in model.modules())

@@ -118,7 +118,8 @@ def test_sinusoids_of_fairseq_by_the_formula(width: int) -> None:
 
 def test_the_end_of_learned_positions_has_a_remedy_in_models_without_others() -> None:
     with pytest.raises(
-        DataError, match="a larger max_positions or, if the model has the setting `positions`, sin"
+        DataError,
+        match=r"a larger max_positions \(or, if the model has the setting `positions`, with sin",
     ):
         LearnedPositions(4, 3)(4)
 

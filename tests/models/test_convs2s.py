@@ -162,6 +162,6 @@ def test_layers_sets_the_layers_of_both_sides() -> None:
     assert (config.encoder_layers, config.decoder_layers) == (2, 2)
     with pytest.raises(
         RecipeError,
-        match="`layers` sets encoder_layers and decoder_layers: remove decoder_layers or",
+        match="`layers` sets encoder_layers and decoder_layers; remove decoder_layers or",
     ):
         parse(convs2s.ConvS2SConfig, {"kind": "convs2s", "layers": 2, "decoder_layers": 3}, "test")

@@ -11,71 +11,71 @@ from tests.support.small_models import SMALL, V, batch_of, build
 from tests.support.step_by_step import Walk, told
 
 BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source in both directions"
-NOT_READ = "without reading the words there; set window to global"
-NO_HEAD = "`alignment_heads`: give mean, or the number of a head, counted from 1 "
+NOT_READ = "without reading the words at these positions; set window to global"
+NO_HEAD = "`alignment_heads`: must be mean or the number of a head, counted from 1 "
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [
     *(
-        (kind, {"tie": "embeddings"}, r"model\.tie: `embeddings`.*set tokenizer\.joint to true")
+        (kind, {"tie": "embeddings"}, r"`model\.tie: embeddings`.*set tokenizer\.joint to true")
         for kind in SMALL
     ),
     (
         "transformer",
         {"tie": "all"},
-        r"model\.tie: `all`.*set tokenizer\.joint to true, or model\.tie to `decoder`",
+        r"`model\.tie: all`.*set tokenizer\.joint to true, or model\.tie to decoder",
     ),
     (
         "rnnsearch",
         {"tie": "decoder", "embedding_size": 4},
-        "maxout_size 3 must equal embedding_size 4",
+        r"maxout_size \(3\) must equal embedding_size \(4\)",
     ),
     (
         "rnn_encdec",
         {"tie": "decoder", "embedding_size": 4},
-        "embedding_size 4 must equal maxout_size 3",
+        r"embedding_size \(4\) must equal maxout_size \(3\)",
     ),
     (
         "rnn_encdec",
         {"tie": "decoder", "maxout_size": None},
-        "embedding_size 3 must equal hidden_size 4",
+        r"embedding_size \(3\) must equal hidden_size \(4\)",
     ),
-    ("luong", {"tie": "decoder"}, "hidden_size 4 must equal embedding_size 3"),
-    ("lstmn_seq2seq", {"tie": "all"}, "hidden_size 4 must equal embedding_size 3"),
+    ("luong", {"tie": "decoder"}, r"hidden_size \(4\) must equal embedding_size \(3\)"),
+    ("lstmn_seq2seq", {"tie": "all"}, r"hidden_size \(4\) must equal embedding_size \(3\)"),
     ("rnnsearch", {"score": "dots"}, "did you mean 'dot'"),
     (
         "rnnsearch",
         {"score": "dot"},
-        "4 numbers with encoder states of 8: set encoder_hidden_size so that they are",
+        "size 4 by encoder states of size 8; set encoder_hidden_size so that these sizes are equal",
     ),
     (
         "luong",
         {"score": "scaled_dot", "encoder_hidden_size": 3, "bridge": "tanh"},
-        "4 numbers with encoder states of 3",
+        "size 4 by encoder states of size 3",
     ),
     ("luong", {"score": "location", "window": "local_m"}, NOT_READ),
     ("luong", {"score": "location", "window": "local_p"}, NOT_READ),
     ("luong", {"window_size": 0}, "greater than or equal to 1"),
     ("luong", {"bidirectional": True}, "bridge: copy"),
-    ("rnnsearch", {"bridge": "copy"}, "1 x 8 numbers.*but the decoder has 1 x 4"),
+    ("rnnsearch", {"bridge": "copy"}, "1 x 8 units.*but the decoder has 1 x 4"),
     (
         "rnnsearch",
         {"bridge": "copy", "bidirectional": False, "encoder_layers": 2},
-        "2 x 4 numbers.*decoder has 1 x 4",
+        "2 x 4 units.*decoder has 1 x 4",
     ),
     (
         "rnn_encdec",
         {"feed_context": False, "bidirectional": True},
-        "1 x 8 numbers.*but the decoder has 1 x 4",
+        "1 x 8 units.*but the decoder has 1 x 4",
     ),
     (
         "rnn_encdec",
         {"feed_context": False, "encoder_layers": 3},
-        "3 x 4 numbers.*but the decoder has 1 x 4",
+        "3 x 4 units.*but the decoder has 1 x 4",
     ),
     (
         "rnn_encdec",
         {"feed_context": False, "bridge": "zero"},
-        "bridge: zero hides the source from the decoder; set fe",
+        "`bridge: zero` hides the source from the decoder; set fe",
     ),
     ("rnnsearch", {"reverse_source": True}, BOTH_WAYS),
     ("rnn_encdec", {"bidirectional": True, "reverse_source": True}, BOTH_WAYS),
@@ -87,10 +87,10 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     (
         "transformer",
         {"decoder_layers": 2, "alignment_layer": 3},
-        "does not exist: decoder_layers is 2",
+        "does not exist, because decoder_layers is 2",
     ),
     ("transformer", {"experts": {"used": 1}}, r"experts\.used`.*greater than or equal to 2"),
-    ("transformer", {"alignment_heads": 4}, "alignment_heads 4 does not exist: heads is 3"),
+    ("transformer", {"alignment_heads": 4}, "alignment_heads 4 does not exist, because heads is 3"),
     ("transformer", {"alignment_heads": 0}, NO_HEAD),
     ("transformer", {"alignment_heads": "first"}, NO_HEAD),
     ("transformer", {"alignment_heads": True}, NO_HEAD),

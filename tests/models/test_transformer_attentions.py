@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
@@ -160,7 +160,7 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
     model.train(training)
     model(BATCH).sum().backward()
     if not training:
-        beam_search(model, BATCH, BeamConfig(beam_size=3, max_length=8))
+        search_batch(model, BATCH, BeamConfig(beam_size=3, max_length=8))
     assert shapes == []
     told(model, BATCH)
     assert shapes == [(2, 1, 6, D)]
@@ -172,7 +172,7 @@ def test_a_search_shows_the_chosen_heads_as_a_forward_does(
     layer: int | None, head: str | int
 ) -> None:
     model = build(alignment_layer=layer, alignment_heads=head)
-    best = beam_search(
+    best = search_batch(
         model, BATCH, BeamConfig(beam_size=3, max_length=12), n_best=1, need_attention=True
     )
     for source, (hypothesis,) in zip(([5, 6, 7, 8], [9, 4]), best, strict=True):
@@ -196,9 +196,11 @@ def test_another_head_can_be_chosen_later() -> None:
         assert model.config == other.config
         assert torch.equal(told(model, BATCH).attention, told(other, BATCH).attention)
     assert torch.equal(before, model(BATCH))
-    with pytest.raises(RecipeError, match="alignment_heads 4 does not exist: heads is 3"):
+    with pytest.raises(RecipeError, match="alignment_heads 4 does not exist, because heads is 3"):
         model.show(1, 4)
-    with pytest.raises(RecipeError, match="alignment_layer 4 does not exist: decoder_layers is 3"):
+    with pytest.raises(
+        RecipeError, match="alignment_layer 4 does not exist, because decoder_layers is 3"
+    ):
         model.show(4)
 
 

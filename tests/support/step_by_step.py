@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
-from nmtkit.decoding.batching import NumberedBatch
+from nmtkit.decoding.engine import NumberedBatch
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Memory, Model, ModelOutput, Seq2Seq
 

@@ -68,8 +68,8 @@ FAULTS = (
     # ---------------------------------------------------------------------------------------------- data
     Fault(
         name="data: bytes that are not UTF-8 pass for text",
-        before="faulty = [row for row, line in enumerate(lines) if _BAD_BYTE.search(line)]",
-        after="faulty = []",
+        before="faulty_rows = [row for row, line in enumerate(lines) if BAD_BYTE.search(line)]",
+        after="faulty_rows = []",
         tests=("data/text",),
     ),
     Fault(
@@ -99,8 +99,8 @@ FAULTS = (
     ),
     Fault(
         name="layers: the copy gate is turned round",
-        before="copied = ((1.0 - p_gen) * copy_mass)",
-        after="copied = (p_gen * copy_mass)",
+        before="log_copied = ((1.0 - p_gen) * p_copy)",
+        after="log_copied = (p_gen * p_copy)",
         tests=("layers", "contracts/test_models.py"),
     ),
     Fault(
@@ -250,15 +250,15 @@ FAULTS = (
     ),
     Fault(
         name="inference: an unknown word is replaced by its neighbour",
-        before="weights = attention[position, first : first + len(source.tokens)]  # (S,)",
-        after="weights = attention[position - 1, first : first + len(source.tokens)]",
+        before="weights = attention[position, columns]  # (S,)",
+        after="weights = attention[position - 1, columns]",
         tests=("inference",),
     ),
     # ---------------------------------------------------------------------------------------------- config
     Fault(
         name="inference: the label of EOS is printed too",
-        before="line_log_probs = line_log_probs[: lines[number].length]  # EOS has no label",
-        after="line_log_probs = line_log_probs[: lines[number].length + 1]",
+        before="source_log_probs = source_log_probs[: sources[index].length]",
+        after="source_log_probs = source_log_probs[: sources[index].length + 1]",
         tests=("inference", "config/tasks"),
     ),
     Fault(
@@ -361,8 +361,8 @@ FAULTS = (
     ),
     Fault(
         name="cli: a reader that has enough is an error of the command",
-        before="    except BrokenPipeError:  # whoever read our output has enough\n        code = 1",
-        after="    except BrokenPipeError:  # whoever read our output has enough\n        code = 2",
+        before="    except BrokenPipeError:  # the program that reads our output has ended\n        code = 1",
+        after="    except BrokenPipeError:  # the program that reads our output has ended\n        code = 2",
         tests=("cli/test_check.py", "cli"),
     ),
     # ---------------------------------------------------------------------------------------------- zoo

@@ -13,7 +13,10 @@ FILE = (
     / "options"
     / "recipe_keys.py"
 )
-HEAD = '''"""The keys of recipes for completion, which cannot wait for settings: `python -m tests.tools.recipe_keys`."""
+HEAD = '''"""Recipe keys for shell completion, for which importing the settings would take too long.
+
+`python -m tests.tools.recipe_keys` generates this file.
+"""
 
 KEYS = (
 '''

@@ -78,9 +78,9 @@ def test_a_checkpoint_of_another_model_says_what_differs(tmp_path: Path) -> None
     with pytest.raises(CheckpointError) as caught:
         load_weights(model, path)
     for part in (
-        "'decoder.bias_hh_l0' is missing, the model has float [24]",
-        "'extra.weight' is float [24], the model has none",
-        "'tgt_embedding.weight' is float [3, 8], the model has float [12, 8]",
+        "'decoder.bias_hh_l0' is missing in the file, but float [24] in the model",
+        "'extra.weight' is float [24] in the file, but missing in the model",
+        "'tgt_embedding.weight' is float [3, 8] in the file, but float [12, 8] in the model",
     ):
         assert part in str(caught.value)
     assert same_weights(model, tiny_model(2))  # nothing was filled in
@@ -96,7 +96,7 @@ def test_weights_know_their_vocabulary(tmp_path: Path) -> None:
     assert read_weights(path, "one").keys() == read_weights(path).keys() == {"a"}
     for use in (lambda: read_weights(path, "two"), CheckpointManager(tmp_path, "two").load_last):
         with pytest.raises(
-            CheckpointError, match=r"\.safetensors: trained with another vocabulary"
+            CheckpointError, match=r"\.safetensors: trained with a different vocabulary"
         ):
             use()
     save_weights(tmp_path / "unknown.safetensors", {"a": torch.ones(3)})
@@ -162,11 +162,9 @@ def test_average_is_the_mean_in_float64(tmp_path: Path) -> None:
 def test_average_refuses_different_models(tmp_path: Path) -> None:
     save_weights(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
-    with pytest.raises(CheckpointError, match=r"b\.safetensors: belongs to another model than"):
+    with pytest.raises(CheckpointError, match=r"b\.safetensors: belongs to a different model from"):
         average_weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with pytest.raises(
-        CheckpointError, match=r"a\.safetensors: the checkpoint belongs to another model"
-    ):
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: belongs to a different model"):
         average_weights([tmp_path / "a.safetensors"] * 2, tiny_model())
 
 
@@ -303,7 +301,7 @@ def test_a_write_that_fails_leaves_the_old_state(
     with (
         fault(),
         pytest.raises(
-            CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"
+            CheckpointError, match=r"last\.safetensors: cannot be written .*free some space"
         ),
     ):
         checkpoints.save_last({"weights/a": torch.zeros(100_000)}, {"update": 2})
@@ -316,8 +314,8 @@ def test_a_write_that_fails_leaves_the_old_state(
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(
-        CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"
+        CheckpointError, match=r"last\.safetensors: cannot be written .*use another folder"
     ):
         run(tmp_path / "file" / "checkpoints", settings())
-    with pytest.raises(NmtkitError, match="a folder; name a file"):
+    with pytest.raises(NmtkitError, match="a folder; use a file name"):
         save_weights(tmp_path, {"a": torch.ones(3)})

@@ -35,7 +35,7 @@ def trained(tmp_path: Path) -> tuple[CheckpointManager, TrainingConfig]:
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"nothing\.safetensors: not found; name a checkpoint"
+        CheckpointError, match=r"nothing\.safetensors: not found; pass an existing checkpoint"
     ):
         read_weights(tmp_path / "nothing.safetensors")
 
@@ -50,7 +50,7 @@ def test_files_that_are_cut_short(
         (checkpoints.last, lambda path: run(path.parent, config, resume=True)),
     ):
         path.write_bytes(path.read_bytes()[:length])
-        with pytest.raises(CheckpointError, match=rf"{path.name}: damaged or cut short"):
+        with pytest.raises(CheckpointError, match=rf"{path.name}: damaged or truncated"):
             use(path)
 
 
@@ -98,7 +98,7 @@ def test_blocks_that_change_places_are_found(tmp_path: Path) -> None:
     data[one], data[two] = data[two], data[one]
     path.write_bytes(data)
     with pytest.raises(
-        CheckpointError, match=r"w\.safetensors: damaged .*'a' is not as it was written"
+        CheckpointError, match=r"w\.safetensors: damaged .*'a' has changed since it was written"
     ):
         read_weights(path)
 
@@ -121,7 +121,7 @@ def test_weights_that_are_not_finite_are_refused(
     for use in (lambda: read_weights(bad), lambda: average_weights([good, bad])):
         with pytest.raises(
             CheckpointError,
-            match=r"bad\.safetensors: 'a' holds .*not finite.*use another checkpoint",
+            match=r"bad\.safetensors: 'a' contains non-finite values.*use another checkpoint",
         ):
             use()
 
@@ -169,7 +169,7 @@ def test_an_odd_list_is_refused(
         }
         listed.write_text(json.dumps(changed[text]) if text in changed else text)
     for use in (checkpoints.best, checkpoints.kept, checkpoints.recent):
-        with pytest.raises(CheckpointError, match=r"kept\.json: cannot read it .*delete it"):
+        with pytest.raises(CheckpointError, match=r"kept\.json: cannot be read .*delete it"):
             use()
 
 
@@ -182,7 +182,7 @@ def refuses_to_go_on(checkpoints: CheckpointManager, config: TrainingConfig) -> 
     message = str(caught.value)
     assert message.startswith(f"{checkpoints.last}: ")
     assert message.count(str(checkpoints.last)) == 1
-    assert "use other weights of its folder (--checkpoint FILE)" in message
+    assert "use other weights from its folder (--checkpoint FILE)" in message
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["encodr"], "no 'encodr'; it has tgt_embedding, src_embedding, encoder"),
-        (["encoder.7"], "no 'encoder.7'"),
+        (["encodr"], "the model has no part 'encodr'; use tgt_embedding, src_embedding, encoder"),
+        (["encoder.7"], "the model has no part 'encoder.7'"),
     ],
 )
 def test_unknown_names_are_refused_with_those_that_there_are(names: list[str], said: str) -> None:

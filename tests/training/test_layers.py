@@ -99,7 +99,8 @@ def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(
-        TrainingError, match=r"^training.compile: .*No working C.. compiler found\); a CPU needs g"
+        TrainingError,
+        match=r"^training.compile: .*No working C.. compiler found\); install what it needs \(on a CPU: g",
     ):
         learned("transformer", {"compile": True})
 

@@ -630,9 +630,9 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
     with pytest.raises(TrainingError) as caught:
         run(tmp_path, settings(max_updates=99, save_every=4, log_every=5), model, stream)
     for part in (
-        "update 14: the loss or its gradient is not finite, 10 updates in a row",
+        "update 14: the loss or its gradient was not finite in 10 updates in a row",
         "epoch 2, examples 3",  # update 14 drew batch 13, and an epoch has 5
-        "come out of module src_embedding (Embedding), whose weights are not finite themselves",
+        "in the output of module src_embedding (Embedding), whose weights already contain NaN or infinity",
         "--resume",
     ):
         assert part in str(caught.value)
@@ -756,10 +756,10 @@ def test_resuming_nothing_overwriting_something_and_another_optimizer_are_errors
     with pytest.raises(CheckpointError, match="nothing to resume"):
         run(tmp_path, settings(), resume=True)
     run(tmp_path, settings())
-    with pytest.raises(CheckpointError, match="an earlier training is saved here"):
+    with pytest.raises(CheckpointError, match="contains an earlier training run"):
         run(tmp_path, settings())
     with pytest.raises(
-        CheckpointError, match="saved with optimizer 'adam', but the recipe says 'sgd'"
+        CheckpointError, match="saved with optimizer 'adam', but the recipe sets 'sgd'"
     ):
         run(tmp_path, settings(optimizer="sgd", max_updates=9), resume=True)
 

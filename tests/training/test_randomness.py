@@ -44,7 +44,7 @@ def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(
 ) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(TrainingError, match="start again with CUBLAS_WORKSPACE_CONFIG="):
+    with pytest.raises(TrainingError, match="set CUBLAS_WORKSPACE_CONFIG="):
         randomness.require_cublas_workspace()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     randomness.require_cublas_workspace()
@@ -52,5 +52,5 @@ def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     randomness.require_cublas_workspace()
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
-    with pytest.raises(TrainingError, match="must be :4096:8 from the start"):
+    with pytest.raises(TrainingError, match="must be :4096:8 before CUDA starts"):
         randomness.require_cublas_workspace()

@@ -118,15 +118,19 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
 @pytest.mark.parametrize(
     ("schedule", "training", "message"),
     [
-        ({"kind": "linear"}, {}, "it needs `updates`, where the rate reaches zero"),
+        ({"kind": "linear"}, {}, "set `updates`, at which the rate reaches zero"),
         (
             {"kind": "cosine", "updates": 9, "warmup_share": 0.1},
             {},
-            "no `warmup_share`; or `over: budget`",
+            "remove `warmup_share`; or set `over: budget`",
         ),
-        ({**LINEAR_BUDGET, "updates": 9}, {}, "leave out `updates`"),
-        ({**LINEAR_BUDGET, "warmup": 9}, {}, "give `warmup_share`, e.g. 0.1"),
-        (LINEAR_BUDGET, {"max_updates": None, "max_epochs": 2}, "set max_updates or max_minutes"),
+        ({**LINEAR_BUDGET, "updates": 9}, {}, "remove `updates`"),
+        ({**LINEAR_BUDGET, "warmup": 9}, {}, "set `warmup_share`, e.g. to 0.1"),
+        (
+            LINEAR_BUDGET,
+            {"max_updates": None, "max_epochs": 2},
+            "requires max_updates or max_minutes",
+        ),
         ({"kind": "cosine", "over": "minutes"}, {}, "not a valid value"),
         ({"kind": "plateu"}, {}, "did you mean 'plateau'"),
         ({"kind": "noam"}, {}, r"schedule\.size` is missing"),
@@ -134,7 +138,7 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
         (
             {"kind": "constant"},
             {"objectives": {"guided_alignment": {}, "reinforce": {}}},
-            "not together with guided_alignment",
+            "cannot be combined with guided_alignment",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
     if rank:
         gradients.GradientAccumulator.backward = out_of_memory
-    told = "out of memory, and with training.shard" if rank else "process 1 ended"
+    told = "out of memory, and with training.shard" if rank else "process 1 exited"
     with pytest.raises(TrainingError, match=told):
         training(folder, "full", shard=True)
 
@@ -196,7 +196,7 @@ def test_each_process_has_a_part_of_the_first_axis(
 def test_what_some_processes_would_do_alone_is_refused(other: dict[str, Any]) -> None:
     sharded = partial(settings, shard=True)
     sharded(activation_checkpointing=True)
-    with pytest.raises(ValidationError, match=f"shard: not together with {next(iter(other))}"):
+    with pytest.raises(ValidationError, match=f"shard cannot be combined with {next(iter(other))}"):
         sharded(**other)
 
 
@@ -263,4 +263,4 @@ def test_torchrun_trains_a_model_in_pieces_that_any_number_goes_on_with(tmp_path
     done = train(tmp_path, 3, "two", "training.shard=true", "training.max_updates=9")
     assert "an update has 2 batches, which 3 processes cannot share equally" in done.err
     frozen = train(tmp_path, 1, "frozen", "training.shard=true", "training.freeze=[encoder]")
-    refused(frozen, "shard: not together with freeze; leave one of them out")
+    refused(frozen, "shard cannot be combined with freeze; remove one of them")

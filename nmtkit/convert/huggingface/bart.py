@@ -1,7 +1,7 @@
 """BART (Lewis et al. 2020), mBART (Liu et al. 2020), mBART-50 (Tang et al. 2020) and Pegasus (Zhang et al. 2020).
 
-BART normalizes after each sub-layer, the others before it. BART and mBART learn positions and normalize what the first
-layers read.
+BART normalizes after each sub-layer, the others before it. BART and mBART have learned position embeddings and
+normalize the input of the first layers.
 """
 
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from nmtkit.convert.weight_names import Row, Stored, WeightNames
 from nmtkit.core.settings import Field
 
 _FIRST_POSITION = 2
-"""Number of rows at the beginning of position tables that no text uses."""
+"""Number of unused rows at the beginning of position tables."""
 _ROWS: dict[str, Row] = {
     **BART_LIKE_ROWS,
     **OUTPUT_BIAS_ROW,
@@ -53,9 +53,9 @@ class Bart(BartLike):
 
 
 class MBartConfig(BartLikeConfig):
-    """Like BART's, except that the decoder's first input, the target language, may be open."""
+    """The settings of mBART. The decoder's first input, the target language, may be unset."""
 
-    decoder_start_token_id: int | None = Field(default=None, ge=0)  # type: ignore[assignment]
+    decoder_start_token_id: int | None = Field(default=None, ge=0)  # type: ignore[assignment]  # may be None here only
 
 
 @FAMILIES.register("mbart")
@@ -69,7 +69,7 @@ class MBart(BartLike):
 
 
 class PegasusConfig(BartLikeConfig):
-    """Like BART's, with ids that folders may omit."""
+    """The settings of Pegasus, whose folders may omit ids."""
 
     pad_token_id: int = Field(default=0, ge=0)
     eos_token_id: int = Field(default=1, ge=0)
@@ -90,5 +90,5 @@ class Pegasus(BartLike):
     def positions(
         self, converter: CheckpointConverter, config: BartLikeConfig
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Accepts sinusoids as well as positions that training has changed."""
+        """Accepts sinusoids, and positions that training has changed."""
         return converter.positions(config.d_model)

@@ -50,18 +50,18 @@ _NAMES = WeightNames(
     }
 )
 _OUTPUT_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
-"""Two names of one tied vector."""
+"""The two names of the output bias, which is tied."""
 _UNREAD = [
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
     "pooler.dense.weight",
     "pooler.dense.bias",
 ]
-"""Stored twice, or useless without the head for next-sentence prediction."""
+"""Tensors that are stored twice, or that only the head for next-sentence prediction uses."""
 
 
 class BertFolderConfig(ExternalSettings):
-    """The keys of `config.json` that are read, by our names; `Literal` keys allow a single value."""
+    """The settings that are read from `config.json`, under our names; a `Literal` allows only one value."""
 
     vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
     hidden_size: Width
@@ -99,8 +99,8 @@ class Bert(Family):
         notes = []
         if _NAMES.theirs("output.dense.weight") not in weights.shapes:
             notes.append(
-                "the folder has no masked-word head, so a new one was added: use only the "
-                "encoder, or continue training"
+                "the folder has no head for masked language modelling, so a new one was added; use "
+                "only the encoder, or continue training"
             )
             converted |= _new_head(config.hidden_size)
         settings = config.model_dump(include={*BertConfig.model_fields}) | {
@@ -121,7 +121,7 @@ class Bert(Family):
 
 
 def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> dict[str, Tensor]:
-    """Returns the embedding, which is also the output layer, and the output bias, by our names."""
+    """Returns the embedding, which is also the output layer, and the output bias under our names."""
     shapes = converter.weights.shapes
     output = _NAMES.theirs("output.words.weight")
     words = converter.words(
@@ -129,7 +129,7 @@ def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> 
     )
     if output in shapes and not torch.equal(converter.words(output, config.hidden_size), words):
         raise unsupported(
-            converter.place, f"{output}: output embeddings that differ from the input embeddings"
+            converter.place, f"output embeddings ({output}) that differ from the input embeddings"
         )
     bias_name = next((name for name in _OUTPUT_BIASES if name in shapes), _OUTPUT_BIASES[0])
     bias = converter.tensor(bias_name, (config.vocab_size,), optional=True)
@@ -141,7 +141,7 @@ def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> 
 
 
 def _new_head(width: int) -> dict[str, Tensor]:
-    """Returns an identity head for masked words, by our names."""
+    """Returns an identity head for masked language modelling under our names."""
     return {
         "output.dense.weight": torch.eye(width),
         "output.dense.bias": torch.zeros(width),

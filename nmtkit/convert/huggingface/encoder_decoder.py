@@ -1,4 +1,4 @@
-"""Shared by the encoder-decoder families of `transformers`: settings, token matrices and BART's layers.
+"""Settings, token matrices and BART's layers, which the encoder-decoder families of `transformers` share.
 
 Marian, mBART, M2M100 and Pegasus derive from BART: their layers have the same names and settings.
 """
@@ -26,7 +26,7 @@ from nmtkit.models.transformer import TransformerConfig
 
 
 class EncoderDecoderConfig(GenerationConfig):
-    """The keys of `config.json` and `generation_config.json` read for every encoder-decoder model."""
+    """The settings that are read from `config.json` and `generation_config.json` of every encoder-decoder model."""
 
     d_model: Width = Field(ge=2)
     decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
@@ -88,7 +88,7 @@ def _output_bias(config: EncoderDecoderConfig, converter: CheckpointConverter) -
     bias = torch.zeros(config.tgt_vocab_size)
     if "output.bias" in converter.names:
         bias = converter.weight("output.bias", (config.tgt_vocab_size,), optional=lambda name: True)
-    if config.renormalize_logits:  # as if these tokens did not exist
+    if config.renormalize_logits:  # `generate` renormalizes without these tokens
         bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
     return bias
 
@@ -98,7 +98,7 @@ def public_tensors(public: PublicWeights, names: WeightNames, shared: str) -> di
     tensors = public.tensors(names)
     sides = [names.theirs(name) for name in ("src_embedding.weight", "tgt_embedding.weight")]
     embeddings = [name for name in sides if name in tensors]
-    if len(embeddings) == 1:  # tied weights come once
+    if len(embeddings) == 1:  # tied weights are listed once
         tensors[shared] = tensors.pop(embeddings[0])
     return tensors
 
@@ -107,7 +107,7 @@ def public_tensors(public: PublicWeights, names: WeightNames, shared: str) -> di
 
 
 class BartLikeConfig(EncoderDecoderConfig):
-    """The settings of BART and derived families."""
+    """The settings of BART and of families derived from it."""
 
     encoder_layers: Depth = Field(ge=1)
     decoder_layers: Depth = Field(ge=1)
@@ -202,7 +202,7 @@ def convert_bart_like(
         words["output.weight"], words["tgt_embedding.weight"]
     ):
         raise converter.fault(
-            "config.json ties the output layer to the target embedding, but they differ"
+            "config.json ties the output layer to the target embedding, but their weights differ"
         )
     settings = {ours: getattr(config, theirs[0]) for ours, theirs in SETTINGS.items()}
     settings["activation"] = ACTIVATIONS[config.activation_function]
@@ -217,7 +217,7 @@ class BartLike(Family):
     config_kind: ClassVar[type[BartLikeConfig]] = BartLikeConfig
     names: ClassVar[WeightNames]
     form: ClassVar[Mapping[str, Any]]
-    """Settings of the Transformer that depend on the family."""
+    """Settings of the Transformer that depend on the model family."""
     task: ClassVar[str] = TRANSLATION.name
 
     @override
@@ -267,7 +267,7 @@ class BartLike(Family):
     def positions(
         self, converter: CheckpointConverter, config: BartLikeConfig
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns the settings and tables of learned positions by our names."""
+        """Returns the settings and tables of learned position embeddings under our names."""
         if self.form["positions"] != "learned":
             return {}, {}
         tables = converter.learned_positions(config.d_model)

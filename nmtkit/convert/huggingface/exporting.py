@@ -42,7 +42,9 @@ def write_public_huggingface(
             shutil.copyfile(path, folder / path.name)
     settings: dict[str, Any] = {key: value for key, value in config.items() if key != "torch_dtype"}
     settings["dtype"] = "float32"
-    if tokenizers.config.source_prefix:  # `import` and the pipelines of `transformers` find it here
+    if (
+        tokenizers.config.source_prefix
+    ):  # `import` and the pipelines of `transformers` look for it here
         settings["task_specific_params"] = {
             recipe.task: {"prefix": tokenizers.config.source_prefix}
         }
@@ -64,8 +66,8 @@ def _read_public_config(run: RunFolder) -> dict[str, Any]:
     path = run.public / "config.json"
     if not path.is_file():
         raise NmtkitError(
-            f"{run.path}: imported by an older version of nmtkit, which did not keep the tokenizer "
-            "files; import the public model again (and fine-tune it again), or use --to "
+            f"{run.path}: was imported by an older version of nmtkit, which did not keep the "
+            "tokenizer files; import the public model again (and fine-tune it again), or use --to "
             "safetensors"
         )
     return read_json(path, dict)
@@ -87,7 +89,7 @@ def _generation_config(
     if imported.get("max_new_tokens"):
         settings["max_new_tokens"] = search.max_length
     else:
-        settings["max_length"] = search.max_length + 1  # counts the decoder's first input
+        settings["max_length"] = search.max_length + 1  # includes the decoder's first input
     settings["pad_token_id"] = config.get("pad_token_id", rows[PAD])
     settings["eos_token_id"] = rows[EOS]
     settings["forced_eos_token_id"] = rows[EOS] if search.effective_at_limit == "end" else None
@@ -97,7 +99,7 @@ def _generation_config(
     first_tokens = tokenizer.first_tokens()
     if first_tokens:
         settings["forced_bos_token_id"] = rows[tokenizer.vocabulary.ids(first_tokens)[0]]
-    never_written = {rows[PAD]} - {rows[EOS]}  # no search here writes padding
+    never_written = {rows[PAD]} - {rows[EOS]}  # nmtkit never generates padding
     if search.forbid_unknown:
         never_written.add(rows[UNK])
     bad_words = [*(imported.get("bad_words_ids") or [])]
@@ -143,7 +145,7 @@ def write_public_ctranslate2(
                 without = library("ctranslate2").specs.model_spec.OPTIONAL
                 scale = float(getattr(model, "output_scale", 1.0))
                 specification.decoder.scale_outputs = without if scale == 1.0 else scale
-            # The converter leaves the epsilon out, so that CTranslate2 would take the default.
+            # The converter omits the epsilon, so CTranslate2 would use the default.
             specification.config.layer_norm_epsilon = model.config.model_dump()["norm_epsilon"]
             if "src" in tokenizers:
                 names = _row_names(
@@ -156,7 +158,7 @@ def write_public_ctranslate2(
                 specification.config.unk_token = names[rows[UNK]]
                 specification.config.bos_token = names[rows[BOS]]
                 specification.config.eos_token = names[rows[EOS]]
-                # In an mBART-25 whose target language is not chosen, the target prefix names the first input.
+                # If the target language of an mBART-25 is not chosen, the target prefix is the decoder's first input.
                 begins_with_prefix = tokenizer.config.affixes.get("tgt", {}).get("start") == [
                     LANGUAGE
                 ]
@@ -166,9 +168,7 @@ def write_public_ctranslate2(
             specification.validate()
             specification.optimize()
             specification.save(str(folder))
-        except (
-            Exception
-        ) as fault:  # the library raises many kinds, for models that it does not support
+        except Exception as fault:  # the library raises many kinds of errors for unsupported models
             reason = shorten(" ".join(str(fault).split()), 200)
             raise NmtkitError(
                 f"ctranslate2 cannot convert this model: {reason}; use --to huggingface"
@@ -182,8 +182,8 @@ def write_public_ctranslate2(
 def _row_names(tokenizer: Any, size: int) -> list[str]:
     """Returns a unique name for each row of a public model.
 
-    The converter takes the names in row order. It has no names for rows without a token, which it
-    names like T5's sentinels, or for rows whose token belongs to another row.
+    The converter reads the names in row order. It gives rows without a token the names of T5's
+    sentinels, and has no names for rows whose token belongs to another row.
     """
     names = []
     for row in range(size):

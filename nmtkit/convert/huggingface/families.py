@@ -26,14 +26,14 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-"""Our names of activations."""
+"""Our names of the activations."""
 
 _OUTPUT_BIAS = "output.bias"
 _WORDS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 
 
 class PublicWeights:
-    """The weights of an imported model, whose token rows can be put in the public model's order."""
+    """The weights of an imported model; its token rows can be reordered as in the public model."""
 
     def __init__(self, model: Model, tokenizer: HuggingFaceTokenizer, size: int) -> None:
         self.weights = get_weights(model)

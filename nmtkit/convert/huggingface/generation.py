@@ -15,7 +15,7 @@ from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
-"""`early_stopping` for those of our `stop` values that have a counterpart."""
+"""The value of `early_stopping` for each of our `stop` values that has a counterpart."""
 
 _NO_EFFECT = {
     "_from_model_config",
@@ -29,7 +29,7 @@ _NO_EFFECT = {
     "transformers_version",
     "use_cache",
 }
-"""Generation settings that do not affect the output, and ids that are read as settings of the model."""
+"""Generation settings that do not affect the output, and ids that are read as model settings."""
 _SAMPLING = {"temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 """Generation settings without effect unless `do_sample` is true."""
 _NEUTRAL: dict[str, Any] = {
@@ -45,7 +45,7 @@ _NEUTRAL: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "suppress_tokens": None,
 }
-"""Generation settings that are not (fully) supported, and the values with which they have no effect."""
+"""Generation settings that are not (fully) supported, with the values that turn them off."""
 
 _VARIANTS = "task_specific_params"
 _VARIANT_TASKS = (SUMMARIZATION.name, TRANSLATION.name)
@@ -72,7 +72,7 @@ _LENGTH_NOTE = (
 
 
 class GenerationConfig(ExternalSettings):
-    """The keys of `config.json` and `generation_config.json` read for every model that generates text."""
+    """The settings that are read from `config.json` and `generation_config.json` of every model that generates text."""
 
     vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
     num_beams: Beam = Field(default=1, ge=1)
@@ -105,7 +105,7 @@ class GenerationConfig(ExternalSettings):
         self, folder: Path, maps: Maps, never_written: set[int]
     ) -> tuple[dict[str, Any], list[str]]:
         """Returns the search of `generate` as recipe settings, and notes on differences."""
-        # max_length counts the decoder's first input
+        # max_length includes the decoder's first input
         max_tokens = self.max_new_tokens or self.max_length - 1
         min_tokens = max(self.min_length - 1, self.min_new_tokens)
         stops = {value: stop for stop, value in EARLY_STOPPING.items()}
@@ -125,14 +125,14 @@ class GenerationConfig(ExternalSettings):
         if self.renormalize_logits:
             never_written = never_written | self.suppressed_tokens
         ignored = self._ignored(folder, never_written)
-        if min_tokens >= max_tokens:  # then none of their texts ends by itself
+        if min_tokens >= max_tokens:  # then none of their outputs ends by itself
             ignored.append("min_length")
         notes = []
         if ignored:
             keys = shorten(", ".join(ignored), 200)
             notes.append(
-                f"ignored in {generation_file(folder).name}: {keys}; the output of generate may "
-                "differ"
+                f"these settings in {generation_file(folder).name} are ignored: {keys}; the output "
+                "of generate may differ"
             )
         if "repetition_penalty" in search:
             notes.append(_PENALTY_NOTE)
@@ -160,7 +160,7 @@ class GenerationConfig(ExternalSettings):
             if key in read or not value or value == _NEUTRAL.get(key):
                 continue
             if path.name == "config.json" and key not in _NEUTRAL:
-                continue  # a setting of the model
+                continue  # this is a setting of the model
             ignored.append(key)
         return ignored
 
@@ -176,7 +176,7 @@ def generation_settings(search: SearchConfig) -> dict[str, Any]:
         "early_stopping": EARLY_STOPPING.get(search.effective_stop, False) if beams > 1 else False,
         "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "no_repeat_ngram_size": search.no_repeat_ngram,
-        # counts the decoder's first input
+        # includes the decoder's first input
         "min_length": search.min_length + 1 if search.min_length else 0,
     }
 
@@ -190,7 +190,7 @@ def generation_file(folder: Path) -> Path:
 def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict[str, Any]]:
     """Returns a folder's settings and the content of `config.json`.
 
-    Generation settings in `config.json` count only if there is no `generation_config.json`. Those
+    Generation settings in `config.json` apply only if there is no `generation_config.json`. Those
     of the `variant`, a task in `task_specific_params`, override both. Errors name the file that
     contains the value.
     """
@@ -218,7 +218,8 @@ def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict
         if key.endswith("_token_id") and token is not None and token >= config.tgt_vocab_size:
             where = places.get((key,), str(place))
             raise CheckpointError(
-                f"{where}: `{key}`: {token} is not one of the {config.tgt_vocab_size:,} tokens"
+                f"{where}: `{key}` is {token}, but the vocabulary has only "
+                f"{config.tgt_vocab_size:,} tokens"
             )
     return config, content
 
@@ -241,14 +242,16 @@ def read_variants(
         prefix = parameters.get("prefix") or ""
         if not isinstance(prefix, str):
             raise CheckpointError(
-                f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a string"
+                f"{place}: `{_VARIANTS}.{name}.prefix` must be a string, not "
+                f"{shorten(repr(prefix))}"
             )
         config, _ = read_config(folder, kind, name)
         search, notes = config.search_settings(folder, maps, never_written)
         ignored = sorted(parameters.keys() - _VARIANT_SETTINGS - {"prefix"})
         if ignored:
             notes.append(
-                f"ignored in {place.name}: {', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}"
+                f"these settings in {place.name} are ignored: "
+                f"{', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}"
             )
         variants[name] = TaskVariant(task, search, notes, prefix)
     return variants

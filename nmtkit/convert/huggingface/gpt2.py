@@ -53,7 +53,7 @@ _NAMES = WeightNames(
 
 
 class GPT2Config(GenerationConfig):
-    """The keys of `config.json` that are read, by our names; `Literal` keys allow a single value."""
+    """The settings that are read from `config.json`, under our names; a `Literal` allows only one value."""
 
     hidden_size: Width = Field(alias="n_embd")
     feed_forward_size: Width | None = Field(default=None, alias="n_inner")
@@ -91,7 +91,7 @@ class GPT2(Family):
         settings = config.model_dump(include={*TransformerLMConfig.model_fields}) | {
             "feed_forward_size": config.feed_forward_size or 4 * config.hidden_size,
             "activation": ACTIVATIONS.get(config.activation, config.activation),
-            "output_bias": True,  # keeps what no text has from being written
+            "output_bias": True,  # keeps tokens that occur in no text from being generated
         }
         words = _convert_words(config, converter)
         model, tensors = converter.convert(TransformerLMConfig, settings, words)

@@ -23,17 +23,17 @@ def read_huggingface(folder: Path) -> ImportedModel:
     named = read_json(place, dict).get("model_type")
     if named is None:
         raise CheckpointError(
-            f"{place}: no model_type, so this folder was not saved by transformers; name the "
-            "toolkit with --from"
+            f"{place}: `model_type` is missing, so this folder was not saved by transformers; "
+            "specify the toolkit with --from"
         )
     model_type = str(named)
     if model_type not in FAMILIES:
         remedy = f"{_advice(model_type)}; supported: {', '.join(FAMILIES.names())}"
-        raise unsupported(place, f"a model of type {shorten(model_type)!r}", remedy)
+        raise unsupported(place, f"models of type {shorten(model_type)!r}", remedy)
     if model_type == "pegasus" and (folder / "source.spm").exists():
         model_type = "marian"  # `export` writes such a model with Marian's tokenizer
     imported = FAMILIES.get(model_type)().read(folder)
-    source = f"the model's {generation_file(folder).name} says"
+    source = f"specified in the model's {generation_file(folder).name}"
     return replace(imported, licence=_license_of(folder), search_source=source)
 
 
@@ -42,12 +42,14 @@ def _advice(model_type: str) -> str:
     if any(name in model_type for name in _NOT_TEXT):
         return "use transformers"
     if model_type in _LONG_READERS:
-        return "use transformers, or BART or Pegasus with summarize --window"
+        return "use transformers, or import BART or Pegasus and use summarize --window"
     if any(name in model_type for name in _TRANSLATORS):
-        return "use transformers, or NLLB, M2M100, OPUS-MT or T5"
+        return "use transformers, or import NLLB, M2M100, OPUS-MT or T5"
     if any(name in model_type for name in _ENCODERS):
-        return "use transformers, or BERT"
-    return "GPT-2 is the newest supported language model; use transformers, vLLM or llama.cpp"
+        return "use transformers, or import BERT"
+    return (
+        "use transformers, vLLM or llama.cpp, because GPT-2 is the newest supported language model"
+    )
 
 
 def _license_of(folder: Path) -> str | None:

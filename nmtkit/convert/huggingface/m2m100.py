@@ -9,7 +9,7 @@ from nmtkit.convert.weight_names import WeightNames
 
 @FAMILIES.register("m2m_100")
 class M2M100(BartLike):
-    """Converts folders of M2M100ForConditionalGeneration: pre-norm BART with sinusoids."""
+    """Converts folders of M2M100ForConditionalGeneration: pre-norm BART with sinusoidal positions."""
 
     model_type = "m2m_100"
     names = WeightNames(BART_LIKE_ROWS)

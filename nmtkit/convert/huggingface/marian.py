@@ -108,7 +108,8 @@ def _notes_on_tags(path: Path) -> list[str]:
         return []
     names = shorten(", ".join(map(str, tags)), 100)
     return [
-        f"ignored in {path.name}: additional_special_tokens; the tokenizer never produces {names}"
+        f"additional_special_tokens in {path.name} is ignored, so the tokenizer never produces "
+        f"{names}"
     ]
 
 
@@ -145,16 +146,19 @@ def _require_sizes(
     sizes = {config.vocab_size, config.tgt_vocab_size}
     for size in sizes:
         if (size, config.d_model) not in weights.shapes.values():
-            fault = f"sets {size:,} tokens of size {config.d_model}, but the other files have none"
+            fault = (
+                f"specifies {size:,} tokens of size {config.d_model}, but no weight has this shape"
+            )
             raise CheckpointError(f"{folder / 'config.json'}: {fault}")
     if len(sizes) > 1 and not has_target_vocabulary:
         raise CheckpointError(
-            f"{folder / 'config.json'}: sets two vocabularies, but the other files have none"
+            f"{folder / 'config.json'}: specifies two vocabularies, but the folder has only one; "
+            "download the whole folder"
         )
 
 
 def _padding_rows(weights: ExternalWeights) -> set[int]:
-    """Returns the rows of tokens that must never be written, including rows without a token."""
+    """Returns the rows of tokens that must never be generated, including rows without a token."""
     if "final_logits_bias" not in weights.shapes:
         return set()
     bias = weights.tensor("final_logits_bias").flatten()
@@ -180,9 +184,10 @@ def _read_tokens(path: Path, size: int) -> dict[int, str]:
     tokens: dict[int, str] = {}
     for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
-            fault = f"{shorten(repr(token))} has the id {shorten(repr(row))}"
+            fault = f"token {shorten(repr(token))} has id {shorten(repr(row))}"
             raise CheckpointError(
-                f"{path}: {fault}, which is outside 0 to {size - 1} or belongs to another token"
+                f"{path}: {fault}, which is not between 0 and {size - 1} or belongs to another "
+                "token"
             )
         tokens[row] = token
     return tokens
@@ -197,7 +202,7 @@ def write_marian(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
     _require_pieces(tokenizers)
     positions = positions_needed(recipe, config)
     settings, tensors = to_marian(model, positions)
-    # `import` reads the task
+    # `import` reads the task from this field
     settings["nmtkit"] = {"version": __version__, "recipe": recipe.name, "task": recipe.task}
     write_json(folder / "config.json", settings)
     write_json(folder / "generation_config.json", _generation_config(recipe.search, positions))
@@ -236,7 +241,7 @@ def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str,
     config = require_convertible(model.config, "huggingface")
     weights = plain_weights(model)
     is_pegasus = config.norm == "pre"
-    if is_pegasus:  # which has one size for both sides
+    if is_pegasus:  # Pegasus has a single vocabulary size for both sides
         rows = max(model.sizes["src"], model.sizes["tgt"])
         for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight"):
             weights[name] = _padded(weights[name], rows, 0.0)
@@ -246,7 +251,7 @@ def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str,
         table = position_table(model, weights, side, positions)
         weights[f"{side}_positions.table"] = table[:positions]
     one_embedding = config.tie in ("all", "embeddings")
-    # What ties anything in Pegasus ties everything.
+    # Pegasus ties either all token matrices or none.
     tied_output = config.tie == "all" if is_pegasus else config.tie in ("all", "decoder")
     tensors = {name: tensor.clone() for name, tensor in NAMES.rename(weights).items()}
     if one_embedding or is_pegasus:
@@ -304,7 +309,7 @@ def _generation_config(search: SearchConfig, positions: int) -> dict[str, Any]:
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": EOS if search.effective_at_limit == "end" else None,
         "bad_words_ids": [[token] for token in never_written],
-        "max_length": min(search.max_length, positions) + 1,  # counts the decoder's first input
+        "max_length": min(search.max_length, positions) + 1,  # includes the decoder's first input
     }
 
 
@@ -320,6 +325,6 @@ def _tokenizer_config(tokenizers: Tokenizers, positions: int) -> dict[str, Any]:
         "eos_token": SPECIALS[EOS],
     }
     tags = tokenizers.src.vocabulary.specials
-    if tags:  # else a text could not name them
+    if tags:  # otherwise text could not contain them
         settings["additional_special_tokens"] = [*tags]
     return settings

@@ -10,24 +10,25 @@ from typing import Any, Literal
 from nmtkit.convert.external_files import ExternalSettings, read_file, read_json, read_text
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
+from nmtkit.core.protobuf import decode_fields, last_values
 from nmtkit.core.settings import Field, parse
 from nmtkit.data.tokenizers.huggingface_tokenizer import library
-from nmtkit.data.tokenizers.sentencepiece_model import message_fields
 from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 REMEDY = (
-    "download the folder again, or load and save it with AutoTokenizer of transformers to create "
-    "tokenizer.json"
+    "download the folder again, or create tokenizer.json by loading and saving the tokenizer with "
+    "AutoTokenizer of transformers"
 )
 _CONFIG = "tokenizer_config.json"
 _MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>", "<mask>")
 _FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-"""The first tokens of fairseq's dictionaries, with which mBART, NLLB and M2M100 were trained."""
+"""The first tokens of fairseq's dictionaries, which mBART, NLLB and M2M100 were trained with."""
 _M2M100_LANGUAGES = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi "
-    "hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl "
-    "ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
+    "hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne "
+    "nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi "
+    "wo xh yi yo zh zu",
     "wmt21": "en ha is ja cs ru zh de",
 }
 """Languages of M2M100 and its WMT 2021 models, by `language_codes`, in id order."""
@@ -36,7 +37,7 @@ _NORMAL, _CONTROL = 1, 3
 
 
 class TokenizerSettings(ExternalSettings):
-    """The keys that are read from `tokenizer_config.json` and `special_tokens_map.json`."""
+    """The settings that are read from `tokenizer_config.json` and `special_tokens_map.json`."""
 
     tokenizer_class: str = ""
     bos_token: str | None = None
@@ -103,7 +104,7 @@ def _plain_tokens(value: Any) -> Any:
 @dataclass(frozen=True)
 class _OlderTokenizer:
     tokenizer: Any
-    """A tokenizer of the library `tokenizers`."""
+    """A tokenizer from Hugging Face's `tokenizers` library."""
     template: str = ""
     """The tokens around a text ($A); empty if the tokenizer adds them itself."""
     specials: Sequence[str] = field(default=())
@@ -150,7 +151,7 @@ def older_content(
         content: dict[str, Any] = json.loads(tokenizer.to_str())
     except CheckpointError:
         raise
-    except Exception as fault:  # the library raises no narrower one
+    except Exception as fault:  # the library raises no narrower exception
         raise CheckpointError(
             f"{path}: {shorten(' '.join(str(fault).split()), 200)}; {REMEDY}"
         ) from fault
@@ -158,7 +159,7 @@ def older_content(
 
 
 def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettings) -> None:
-    """Rejects a template whose language or end has no token."""
+    """Rejects a template that contains an unknown language or end token."""
     place = path.with_name(_CONFIG)
     lists_languages = bool(
         settings.additional_special_tokens or settings.extra_special_tokens or made.specials
@@ -168,10 +169,11 @@ def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettin
             continue
         if settings.src_lang and settings.src_lang in token and lists_languages:
             raise CheckpointError(
-                f"{place}: `src_lang`: {settings.src_lang!r} is not one of the model's languages"
+                f"{place}: `src_lang` is {settings.src_lang!r}, which is not one of the model's "
+                "languages"
             )
         raise CheckpointError(
-            f"{place} does not list token {token}; copy special_tokens_map.json from the "
+            f"{place} does not list the token {token}; copy special_tokens_map.json from the "
             "model's page on the hub into the folder"
         )
 
@@ -223,21 +225,22 @@ def _read_pieces(path: Path) -> _SentencePieceModel:
     try:
         SentencePieceTokenizer(TokenizerConfig(kind="marian"), content, Vocabulary(SPECIALS))
     except CheckpointError as fault:
-        raise ValueError("not a sentencepiece model") from fault
+        raise ValueError("this is not a SentencePiece model") from fault
     pieces: list[Piece] = []
     parts: dict[int, dict[int, Any]] = {}
-    for number, message in message_fields(content):
-        if not isinstance(message, bytes):
-            continue
-        fields: dict[int, Any] = dict(message_fields(message))
-        if number == 1:
-            pieces.append(
-                (fields[1].decode(), struct.unpack("<f", fields[2])[0], fields.get(3, _NORMAL))
-            )
-        else:
-            parts.setdefault(number, fields)
-    trained, normalized = parts[2], parts[3]
-    return _SentencePieceModel(pieces, trained.get(3, 1) == 2, normalized.get(2, b""))
+    # The field numbers are those of ModelProto and of the messages in it.
+    for model_field in decode_fields(content):
+        if model_field.number == 1:
+            values = last_values(model_field.value)
+            (score,) = struct.unpack("<f", values[2])
+            pieces.append((values[1].decode(), score, values.get(3, _NORMAL)))
+        elif model_field.number in (2, 3):
+            parts.setdefault(model_field.number, last_values(model_field.value))
+    trainer_spec = parts[2]
+    normalizer_spec = parts[3]
+    return _SentencePieceModel(
+        pieces=pieces, is_bpe=trainer_spec.get(3, 1) == 2, charsmap=normalizer_spec.get(2, b"")
+    )
 
 
 def _cutter(

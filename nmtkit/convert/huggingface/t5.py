@@ -24,7 +24,7 @@ from nmtkit.models.t5 import T5Config
 
 _SHARED_EMBEDDING = "shared.weight"
 _UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
-"""Present in the first published files."""
+"""Tensors that only the first published files contain."""
 _ROWS: dict[str, Row] = {
     "src_embedding.weight": "encoder.embed_tokens.weight",
     "tgt_embedding.weight": "decoder.embed_tokens.weight",
@@ -71,7 +71,7 @@ _GATED = "gated-gelu"
 
 
 class HuggingFaceT5Config(EncoderDecoderConfig):
-    """The keys that are read from `config.json` and `generation_config.json`."""
+    """The settings that are read from `config.json` and `generation_config.json`."""
 
     d_kv: Width = Field(ge=1)
     d_ff: Width = Field(ge=1)

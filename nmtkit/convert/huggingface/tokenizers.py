@@ -44,9 +44,9 @@ def read_tokenizers(
 
     `special` are the ids or tokens of padding, the decoder's first input and the end. The tokens
     that the template adds around a text become affixes of all texts, except for the first input and
-    the end, which are always added. Only outputs with a source begin with the token `first`, if
-    given. In mBART-25, whose template puts the source language after the end, the target language
-    is the decoder's first input.
+    the end, which are always added. A token `first` begins only
+    outputs of models with a source. In mBART-25, whose template puts the source language after the
+    end, the target language is the decoder's first input.
     """
     settings = read_settings(folder)
     place = folder / "tokenizer.json"
@@ -58,10 +58,11 @@ def read_tokenizers(
         model = content["model"]
         if isinstance(model["vocab"], dict):
             require_distinct(model["vocab"].values())
-        model["dropout"] = None  # of training; it would cut the same text in several ways
+        # BPE dropout is for training; it would tokenize equal texts differently.
+        model["dropout"] = None
         for token in content["added_tokens"]:
             if SENTINEL.fullmatch(token["content"]):
-                token["special"] = False  # so that texts are cut into them
+                token["special"] = False  # non-special tokens are found in text
         text = json.dumps(content, ensure_ascii=False)
         tokenizer = parse_tokenizer(text)
         ids = tokenizer.get_vocab()
@@ -69,7 +70,9 @@ def read_tokenizers(
         _require_bytes(tokenizer, ids)
         last = max(*ids.values(), pad, start, end, first or 0)
         if last >= size:
-            raise ValueError(f"it has id {last}, but the weights have only {size:,} tokens")
+            raise ValueError(
+                f"the tokenizer has an id {last}, but the weights have only {size:,} tokens"
+            )
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {REMEDY}") from fault
     shown, further = _names_of_rows(tokenizer, size, settings.mask_token)
@@ -82,16 +85,15 @@ def read_tokenizers(
     first_language = None
     start_is_language = start in languages
     if model_type == "mbart" and template.ids[-1] in languages:
-        # Without a language in the folder's settings, that of the template is a stand-in.
+        # If the folder's settings name no language, the language of the template is a placeholder.
         first_language = start if start_is_language else template.ids[-1]
         start = first_language
     map_ = map_vocabulary(place, shown, (pad, start, end, unknown), size, further=further)
     rows, tokens = map_.rows.tolist(), map_.vocabulary.tokens
-    named = dict(zip(rows, tokens, strict=True))  # the end, where another has its row
+    named = dict(zip(rows, tokens, strict=True))  # the end token, if several tokens share a row
     before = [named[row] for row in template.ids[: marks.index(0) if 0 in marks else 0]]
-    after = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark][
-        len(before) :
-    ]
+    marked = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark]
+    after = marked[len(before) :]
     affixes = {
         "before": before[1:] if before and template.ids[0] == start else before,
         "after": after[:-1] if after[-1:] == [SPECIALS[EOS]] else after,
@@ -148,8 +150,8 @@ def _with_open_languages(
 ) -> dict[str, dict[str, list[str]]]:
     """Returns a multilingual model's affixes, with `LANGUAGE` where the folder does not fix the language.
 
-    A source language without a target language is just the library's default, hardly the language
-    of the user's text.
+    A source language without a target language is only the library's default, and hardly the
+    language of the user's text.
     """
     target = {place: [*tokens] for place, tokens in around["tgt"].items()}
     if not (names | {LANGUAGE}) & {*chain(*target.values())}:
@@ -171,7 +173,7 @@ def _require_bytes(tokenizer: Any, ids: Mapping[str, int]) -> None:
 
 
 def _shown_names(tokenizer: Any, size: int) -> dict[int, str]:
-    """A name of each token, "▁" where a word begins; its own name where that is none, or another token's."""
+    """Returns a name for each token, with "▁" at word starts; its own name if that one is empty or taken."""
     kind, shown, taken = type(tokenizer.decoder).__name__, {}, set[str]()
     for row in range(size):
         own = name = tokenizer.id_to_token(row) or ""

@@ -42,7 +42,7 @@ class Rows:
         return self._changed(pick, lambda rows: rows.select(index))
 
     def put(self: R, index: Tensor, other: R) -> None:
-        """Replaces, in place, the rows at the distinct indices `(M,)` by the rows of `other`."""
+        """Replaces, in place, the rows at the distinct indices `(M,)` with the rows of `other`."""
         assert is_dataclass(self)
         for field in fields(self):
             _put(getattr(self, field.name), getattr(other, field.name), index)
@@ -84,8 +84,8 @@ def _field_names(kind: type[Any]) -> list[str]:
 def _changed_value(
     value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]
 ) -> Any:
-    # Not a closure in `Rows._changed`: a recursive closure is a reference cycle, which would keep all its tensors in
-    # memory until Python's garbage collector runs.
+    # This is not a closure in `Rows._changed`, because a recursive closure is a reference cycle, which would keep all
+    # its tensors in memory until Python's garbage collector runs.
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
@@ -195,7 +195,7 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class Targets(Rows):
-    """Texts that a model learns to write."""
+    """Texts that a model learns to generate."""
 
     shifted: Tensor
     """Decoder inputs `(B, T)`: BOS, then the target."""
@@ -238,7 +238,7 @@ class Batch(Rows):
     inputs: Inputs = ABSENT
     """Texts or features that the model reads."""
     targets: Targets = ABSENT
-    """Texts that the model writes."""
+    """Texts that the model generates."""
     labels: Tensor = ABSENT
     """Labels of examples `(B,)`, of positions `(B, S)`, or in the shape `(B, *)` of an objective; -1 means no label."""
     alignment: Tensor | None = None
@@ -251,7 +251,7 @@ class Batch(Rows):
     terms: Rows | None = None
     """Terms that translations must contain or avoid; see `nmtkit.decoding.constraints.Constraints`."""
     soft: Tensor | None = None
-    """Examples whose attention is soft, without sampled positions, while hard attention is trained `(B,)`, bool."""
+    """Marks examples with soft attention instead of sampled positions while hard attention is trained: `(B,)`, bool."""
     extras: tuple[Rows, ...] = ()
     """Data that objectives add for their losses or models, each in a class of its own."""
 
@@ -291,7 +291,7 @@ class Batch(Rows):
 
     @property
     def loss_mask(self) -> Tensor:
-        """True where the model predicts something: target positions `(B, T)`, or labels, in the shape of `labels`."""
+        """True where the model predicts a token, `(B, T)`, or a label, in the shape of `labels`."""
         if self.has_targets:
             return self.targets.mask
         return self.labels >= 0
@@ -309,7 +309,7 @@ class Batch(Rows):
 
     @property
     def has_targets(self) -> bool:
-        """Whether the model writes texts."""
+        """Whether the model generates texts."""
         return self.targets is not ABSENT
 
     @property
@@ -394,16 +394,16 @@ def collate(
     """Makes a batch on the CPU from each example's ids, without BOS and EOS, or from its features.
 
     Args:
-        src: Source ids of each example; None to read `features` instead.
-        tgt: Target ids.
-        src_extended: Source ids in the extended vocabulary; by default, the plain ids.
-        tgt_extended: Target ids in the extended vocabulary; by default, the plain ids.
-        n_oov: Largest number of unknown words in an example.
-        alignment: Links between the tokens of each example as a flat row: source position, target position, source
+        src: source ids of each example; None to read `features` instead.
+        tgt: target ids.
+        src_extended: source ids in the extended vocabulary; by default, the plain ids.
+        tgt_extended: target ids in the extended vocabulary; by default, the plain ids.
+        n_oov: largest number of unknown words in an example.
+        alignment: links between the tokens of each example as a flat array: source position, target position, source
             position, ...
-        width: S; by default, the length of the longest source.
-        features: Features `(R, F)` of each example.
-        labels: Labels of each example: a row with one label per source token, or the example's label as `(1, 1)`.
+        width: S; by default, the length of the longest source with EOS.
+        features: features `(R, F)` of each example.
+        labels: labels of each example: an array with one label per source token, or the example's label as `(1, 1)`.
     """
     inputs: Inputs = ABSENT
     targets: Targets = ABSENT

@@ -1,4 +1,4 @@
-"""Batches of similarly long examples from a stored split, in an order that depends only on seed and epoch."""
+"""Batches of examples of similar length from a stored split, in an order that depends only on seed and epoch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -17,8 +17,8 @@ from nmtkit.data.tokenizers.vocabulary import UNK
 LengthLimits: TypeAlias = tuple[int, int]
 """Maximum numbers of tokens in a source and in a target, without EOS; longer texts are truncated."""
 Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
-"""Makes the batch that the model reads under a denoising objective. All randomness comes from the generator, a CPU
-generator."""
+"""Returns the batch that the model reads under a denoising objective. All randomness comes from the generator, which is
+a CPU generator."""
 
 if TYPE_CHECKING:
     BatchTokens = int
@@ -27,12 +27,12 @@ else:  # "auto" is replaced by a number before batches are made, so the type che
 
 
 class BatchConfig(Settings):
-    """How training examples are batched."""
+    """Settings for batching training examples."""
 
     batch_tokens: BatchTokens = 4096
     """Maximum number of tokens, with padding, on the longer side of a batch: sentences x longest sentence (with EOS). A
-    longer sentence is a batch by itself. auto: as many as fit into memory, but at most 65,536 and 1/32 of the text;
-    found by trial when training starts."""
+    longer sentence is a batch by itself. auto: as many as fit into memory (found by trial when training starts), but
+    at most 65,536 and at most 1/32 of the text."""
     batch_size: int | None = Field(default=None, ge=1)
     """Maximum number of sentences in a batch. Default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
@@ -125,10 +125,10 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
 def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Cuts sentences of these lengths, with EOS, into batches of similar length; returns the indices in each.
+    """Groups sentences of these lengths, with EOS, into batches of similar length; returns the indices in each batch.
 
-    A sentence longer than `batch_tokens` is a batch by itself. The longest sentences come first, so that running out of
-    memory happens at once.
+    A sentence longer than `batch_tokens` is a batch by itself. The longest sentences come first, so that running
+    out of memory happens right away rather than later.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -147,10 +147,10 @@ def load(
     Unknown target words that occur only in the truncated part of the source become UNK: they can no longer be copied.
 
     Args:
-        store: The split.
-        numbers: Numbers of the examples, `(B,)`.
-        limits: Maximum lengths; None for no truncation.
-        sampled: Ids of each example by column, which replace the stored ids.
+        store: the split.
+        numbers: numbers of the examples, `(B,)`.
+        limits: maximum lengths; None for no truncation.
+        sampled: ids of each example by column, which replace the stored ids.
     """
     rows = numbers.tolist()
     src_limit: int | None = None
@@ -193,7 +193,7 @@ def load(
 
 
 def _links_within(row: Numbers, limits: LengthLimits) -> Numbers:
-    """Returns the links of one example, a flat row, without those whose tokens are truncated."""
+    """Drops the links of one example that point to truncated tokens; `row` is a flat array of pairs of positions."""
     links = row.reshape(-1, 2)  # (L, 2)
     is_within = (links < np.array(limits)).all(axis=1)  # (L,)
     return links[is_within].ravel()
@@ -232,7 +232,7 @@ def _column_widths(
 
 
 def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
-    """Returns the batch that the model reads; all randomness depends only on the seeds."""
+    """Returns the batch after corruption, if there is any; all randomness depends only on the seeds."""
     if corrupt is None:
         return batch
     mixed_seeds = np.random.SeedSequence(seeds)
@@ -266,7 +266,7 @@ def sorted_batches(
     limits: LengthLimits | None = None,
     corrupt: Corruption | None = None,
 ) -> Iterator[Batch]:
-    """Yields all examples of a store once, sorted by length, in a fixed order, as for the validation loss.
+    """Yields all examples of a store once, sorted by length, in a fixed order; used for the validation loss.
 
     `batch_tokens` limits the tokens on the longer side, including padding; without `limits` nothing is truncated.
     Batches are corrupted in the same way every time.
@@ -303,7 +303,7 @@ class BatchStream(Iterator[Batch]):
     """
 
     _resamples_segmentation = False
-    """Whether a window is tokenized only when its turn comes; if so, it must not depend on the windows before it."""
+    """Whether windows are tokenized only when they are reached; a window must then not depend on those before it."""
 
     def __init__(
         self,
@@ -336,9 +336,9 @@ class BatchStream(Iterator[Batch]):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state()`: the next batch is the one that would have come next.
 
-        If batch sizes have changed, the epoch continues after about the same number of examples, up to one batch. If
-        the data have changed, the epoch starts again. Raises a CheckpointError if the epoch has fewer examples than the
-        state.
+        If the batch size has changed, the epoch continues after the same number of examples, or up to one batch later.
+        If the data have changed, the epoch starts again. Raises a CheckpointError if the epoch has fewer examples than
+        the state.
         """
         epoch = state["epoch"]
         position = state["examples"]
@@ -352,7 +352,8 @@ class BatchStream(Iterator[Batch]):
             self._take()
             if self.epoch != epoch and end < position:
                 raise CheckpointError(
-                    "the data have changed since the checkpoint was saved: an epoch has fewer examples now"
+                    "the data have changed since the checkpoint was saved: an epoch now has fewer examples; restore "
+                    "the data, or start a new run (--run DIR)"
                 )
             # The rest of the epoch was smaller than a batch of the new size.
             if self.epoch != epoch:
@@ -378,7 +379,7 @@ class BatchStream(Iterator[Batch]):
         """Amount of the epoch before the next batch, as measured by `_length`."""
         sizes = [len(self._store)]
         if self._weights:
-            sizes = self._store.by_file
+            sizes = self._store.examples_per_file
         self._order = EpochOrder(
             sizes=sizes,
             weights=self._weights,

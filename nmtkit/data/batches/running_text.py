@@ -1,6 +1,7 @@
 """Running text in blocks of a fixed number of tokens: concatenated documents, each followed by EOS.
 
-Shapes: B blocks, T tokens in the longest block.
+A block here is a range of positions in this text; it has nothing to do with `nmtkit.data.text.blocks`, which are parts
+of a corpus. Shapes: B blocks, T tokens in the longest block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,27 +28,31 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 class RunningText:
     """Documents cut into blocks of `BatchConfig.block_tokens`.
 
-    A document of n tokens occupies n+1 positions of the text, for its tokens and EOS. Each token is predicted from the
-    token before it, a document's first token from BOS. Each position belongs to exactly one block.
+    A document of n tokens occupies n+1 positions of the text, for its tokens and EOS. Each position belongs to exactly
+    one block. The model's input at a position is the token before it, and BOS at the first position of a document. A
+    block that begins within a document therefore has the last token of the preceding block as its first input.
     """
 
     def __init__(
-        self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig
+        self,
+        lengths: Numbers,
+        read_document: Callable[[int], Sequence[int] | Numbers],
+        config: BatchConfig,
     ) -> None:
         """Determines where blocks begin.
 
         Args:
-            lengths: Length of each document without EOS, `(documents,)`.
-            read: Returns the ids of a document by its number.
-            config: Size of the blocks.
+            lengths: length of each document without EOS, `(documents,)`.
+            read_document: returns the ids of the document with this number.
+            config: size of the blocks.
         """
         block_tokens = config.block_tokens
         assert block_tokens is not None
-        self._read_document = read
+        self._read_document = read_document
         self._config = config
         # The position after the EOS of each document.
         self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,)
-        # Stretches are cut into blocks separately: the whole text is a stretch, or each document is.
+        # A stretch is a part of the text that is cut into blocks by itself: the whole text, or each document.
         stretch_ends = self._ends
         if config.across_documents:
             stretch_ends = self._ends[-1:]
@@ -76,7 +81,10 @@ class RunningText:
         return widths
 
     def batches(self, blocks: Numbers) -> list[Numbers]:
-        """Groups blocks into batches: first the full blocks, then the shorter ones, sorted by length."""
+        """Groups blocks into batches: first the full blocks, then the shorter ones, sorted by length.
+
+        Full blocks have batches of their own, which are never padded.
+        """
         is_full = self.widths(blocks) == self._config.block_tokens  # (n,)
         batches = []
         for group in (blocks[is_full], blocks[~is_full]):
@@ -100,7 +108,7 @@ class RunningText:
             # A block consists of pieces of consecutive documents.
             while begin < end:
                 stop = min(end, int(self._ends[document]))
-                tokens = self._read(document, begin, stop)
+                tokens = self._piece(document, begin, stop)
                 inputs.append(tokens[:-1])
                 targets.append(tokens[1:])
                 begin = stop
@@ -108,7 +116,7 @@ class RunningText:
         mask = np.arange(widths.max()) < widths[:, None]  # (B, T)
         shifted = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
         ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
-        # A mask is filled in row-major order: block by block, as the pieces are concatenated.
+        # Assignment through a mask fills an array in row-major order: block by block, as the pieces are concatenated.
         shifted[mask] = np.concatenate(inputs)
         ids[mask] = np.concatenate(targets)
         target_ids = torch.from_numpy(ids)  # (B, T)
@@ -116,29 +124,30 @@ class RunningText:
             targets=Targets(
                 shifted=torch.from_numpy(shifted),
                 ids=target_ids,
-                extended=target_ids,
+                extended=target_ids,  # the same, because there is no source to copy from
                 mask=torch.from_numpy(mask),
             )
         )
 
-    def _read(self, document: int, begin: int, end: int) -> Numbers:
+    def _piece(self, document: int, begin: int, end: int) -> Numbers:
         """Returns a document's tokens at text positions `begin` to `end - 1`, preceded by the token before them.
 
         For example, all positions of the document a b c give BOS a b c EOS, and its last two positions give b c EOS.
         """
         ids = self._read_document(document)
+        # Position p of a document has token p, and its last position has EOS.
         document_begin = int(self._ends[document]) - len(ids) - 1
-        begin -= document_begin
-        end -= document_begin
+        first = begin - document_begin
+        end_in_document = end - document_begin
         tokens = np.full(end - begin + 1, EOS, dtype=np.int64)
-        if begin == 0:
+        if first == 0:
             tokens[0] = BOS
-            body = ids[:end]
+            body = ids[:end_in_document]
             tokens[1 : 1 + len(body)] = body
         else:
-            body = ids[begin - 1 : end]
+            body = ids[first - 1 : end_in_document]
             tokens[: len(body)] = body
-        # If the piece includes the end of the document, the last token remains EOS.
+        # If the piece includes the last position, the slice is one token shorter, and the last token remains EOS.
         return tokens
 
 
@@ -152,7 +161,7 @@ def blocks_in_order(
 
 
 class _BlockMembers(NamedTuple):
-    """The members of a batch: some blocks of a running text."""
+    """The members of a batch: blocks of a running text."""
 
     text: RunningText
     blocks: Numbers
@@ -161,8 +170,9 @@ class _BlockMembers(NamedTuple):
 class BlockStream(BatchStream):
     """A `BatchStream` whose items are blocks of running text.
 
-    Each epoch puts the documents in a new random order, cuts them into blocks and shuffles the blocks. Memory: 20 bytes
-    per document and 16 bytes per block in a part of the epoch.
+    Each epoch puts the documents in a new random order. Each part of an epoch is cut into blocks separately, and its
+    blocks are shuffled. Documents are not truncated; `limits` has no effect. Memory: 20 bytes per document and 16 bytes
+    per block in a part of the epoch, and more for a moment while the blocks are determined.
     """
 
     @property
@@ -174,10 +184,10 @@ class BlockStream(BatchStream):
     def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
         store = self._store
 
-        def read(document: int) -> Numbers:
+        def read_document(document: int) -> Numbers:
             return store.ids("tgt", int(order[document]))
 
-        text = RunningText(store.lengths("tgt", order), read, self._config)
+        text = RunningText(store.lengths("tgt", order), read_document, self._config)
         blocks = rng.permutation(len(text))
         return EpochPart(context=text, items=blocks, length=text.size)
 
@@ -189,7 +199,11 @@ class BlockStream(BatchStream):
 
     @override
     def _length(self, members: _BlockMembers) -> int:
-        """Returns the batch's number of tokens, so that an epoch can continue with another block size."""
+        """Returns the batch's number of tokens.
+
+        An epoch can thus continue after the same number of tokens with another block size, although the blocks then
+        come in another order.
+        """
         widths = members.text.widths(members.blocks)
         return int(widths.sum())
 

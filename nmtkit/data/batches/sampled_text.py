@@ -33,7 +33,7 @@ class SampledStream(BatchStream):
     epoch, on the number of the repetition. It does not depend on the process or on what was read before, so several
     processes build the same batches, and a resumed training run continues exactly.
 
-    A window is tokenized when its turn comes; its batches consist of texts with similar sampled lengths. Each process
+    A window is tokenized when it is reached; its batches consist of texts with similar sampled lengths. Each process
     tokenizes all windows, because it needs these lengths to plan the batches. Memory: 4 bytes per token of a window and
     about 120 bytes per text.
     """

@@ -17,9 +17,11 @@ from nmtkit.core.files import verify_checksum
 from nmtkit.core.formats import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
+"""Token ids, or the values of other columns."""
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 VERSION = 1
+"""Version of the storage format; stores in a different version must be preprocessed again."""
 
 
 def row_lengths(rows: Sequence[Sized]) -> Counts:
@@ -72,7 +74,7 @@ def manifest_path(folder: Path, name: str) -> Path:
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """Reads a manifest; raises a DataError if it is missing, damaged or from another version."""
+    """Reads a manifest; raises a DataError if it is missing, damaged or of a different version."""
     path = manifest_path(folder, name)
     try:
         if path.exists() and not path.is_file():  # reading a named pipe would block
@@ -82,15 +84,18 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
             return verify_checksum(manifest)
     except OSError as fault:
         raise DataError(
-            f"{path}: no preprocessed data there ({fault.strerror}); run preprocess"
+            f"{path}: no preprocessed data found ({fault.strerror}); run `nmtkit preprocess`"
         ) from fault
     except (DataError, ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
-    raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
+    raise DataError(f"{path}: written by a different version of nmtkit; preprocess again")
 
 
 class Shard:
-    """A set of files, mapped when they are first read; raises a DataError for a missing, truncated or damaged file."""
+    """The files of a store or shard, mapped when they are first read.
+
+    Raises a DataError if a file is missing, truncated or damaged.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -100,9 +105,9 @@ class Shard:
             self.fingerprint: str = manifest["fingerprint"]
             self.tgt_size: int = manifest["tgt_size"]
             self.vocabulary: str = manifest["vocabulary"]
-            self.truncated: dict[str, int] = manifest["cut"]
+            self.n_truncated: dict[str, int] = manifest["cut"]
             """Number of truncated texts by side."""
-            self.by_file: list[int] = manifest["by_file"]
+            self.examples_per_file: list[int] = manifest["by_file"]
             """Number of examples from each file of the split."""
             self._length: int = manifest["examples"]
             self._dtype = np.dtype(manifest["dtype"])
@@ -115,7 +120,7 @@ class Shard:
                 dtype = np.dtype(layout["dtype"])
                 self._layouts[values] = (dtype, int(layout["width"]))
             self._array = cache(self._map)
-            """Returns the items of a file, which is mapped by the first call."""
+            """Returns the items of a file; the first call for a file maps it."""
             for file in self._files:
                 self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -134,7 +139,7 @@ class Shard:
         except OSError as fault:
             raise DataError(f"{path}: missing ({fault.strerror}); preprocess again") from fault
         if size != expected:
-            raise DataError(f"{path}: {size} bytes, but {expected} were written; preprocess again")
+            raise DataError(f"{path}: has {size} bytes instead of {expected}; preprocess again")
 
     def _map(self, file: str) -> Ids:
         dtype = self._dtype
@@ -175,7 +180,7 @@ class Shard:
 
     @property
     def content(self) -> list[tuple[str, int, int]]:
-        """Name, size and checksum of every file."""
+        """Name, size and checksum of each file, sorted by name."""
         content = []
         for file, facts in self._files.items():
             content.append((file, facts["size"], facts["crc32"]))
@@ -189,13 +194,15 @@ class Shard:
                 while block := file.read(1 << 20):
                     checksum = zlib.crc32(block, checksum)
             if checksum != expected["crc32"]:
-                raise DataError(f"{self._path(name)}: damaged (checksum); preprocess again")
+                raise DataError(
+                    f"{self._path(name)}: damaged (checksum mismatch); preprocess again"
+                )
 
     def __len__(self) -> int:
         return self._length
 
     def has(self, column: str) -> bool:
-        """Whether the shard has this column."""
+        """Returns whether the shard has this column."""
         values, _ = column_files(column)
         return values in self._files
 

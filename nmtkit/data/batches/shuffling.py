@@ -71,7 +71,7 @@ class EpochOrder:
         return order, rng
 
     def _cut_into_blocks(self) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
-        """Returns begin, end and share of each block, `(K,)` each.
+        """Returns the beginning, end and share of each block, `(K,)` each.
 
         For a file of weight 2.3, each block occurs three times: twice with share 1 and once with share 0.3, so that
         only that fraction of its examples is taken.

@@ -4,7 +4,7 @@ A split consists of a few flat files and a manifest. The manifest is written las
 
     NAME.json         manifest: number of examples, size and checksum of each file, fingerprint of the settings
     NAME.src.ids      all source ids concatenated, without EOS (uint16 if they fit, else int32)
-    NAME.src.offsets  begin of each source and end of the last one: n+1 numbers, int64
+    NAME.src.offsets  beginning of each source, and end of the last one: n+1 numbers, int64
     NAME.tgt.ids, NAME.tgt.offsets                   targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
     NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
@@ -12,10 +12,10 @@ A split consists of a few flat files and a manifest. The manifest is written las
     NAME.labels.ids, NAME.labels.offsets             labels: one per example, or one per source token
     NAME.features, NAME.features.offsets             features, in the data type of their file; offsets count rows
 
-For columns whose items are rows (features, and labels of examples, which are rows of width 1), the manifest has data
-type and width.
+For columns whose items are rows (features, and labels of examples, which are rows of width 1), the manifest also
+contains the data type and the width.
 
-A large split consists of several such sets, the shards NAME-0000, NAME-0001, ...; NAME.json has their number.
+A large split consists of several such sets, the shards NAME-0000, NAME-0001, ...; NAME.json contains their number.
 """
 
 import json
@@ -55,7 +55,7 @@ def _shard_name(name: str, number: int) -> str:
 
 
 class _File:
-    """A flat file that is written under a temporary name, with its size and checksum."""
+    """A flat file that is written under a temporary name; computes its size and checksum."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class _File:
         os.replace(self._path, path)
 
     def discard(self) -> None:
-        # On a full disk closing fails, too, because it writes the rest of the buffer.
+        # If the disk is full, closing fails as well, because it flushes the buffer.
         with suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)
@@ -99,25 +99,29 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         dtype: npt.DTypeLike,
         tgt_size: int,
         fingerprint: str = "",
-        shards: int = 0,
+        n_shards: int = 0,
         vocabulary: str = "",
     ) -> None:
         """Prepares the first shard; its files are created when examples are added.
 
         Args:
-            folder: Folder of the store.
-            name: Name of the split.
-            dtype: Data type of the ids.
-            tgt_size: Size of the target vocabulary, V; saved in the manifest.
-            fingerprint: Fingerprint of the settings; saved in the manifest.
-            shards: Number of shards that an interrupted write has completed.
-            vocabulary: Checksum of the vocabulary, "" if unknown; saved in the manifest.
+            folder: folder of the store.
+            name: name of the split.
+            dtype: data type of the ids.
+            tgt_size: size of the target vocabulary, V; saved in the manifest.
+            fingerprint: fingerprint of the settings; saved in the manifest.
+            n_shards: number of shards that an interrupted write has completed.
+            vocabulary: checksum of the vocabulary, "" if unknown; saved in the manifest.
         """
         self._folder = folder
         self._name = name
         self._dtype = np.dtype(dtype)
-        self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size, "vocabulary": vocabulary}
-        self.shards = shards
+        self._metadata = {
+            "fingerprint": fingerprint,
+            "tgt_size": tgt_size,
+            "vocabulary": vocabulary,
+        }
+        self.n_shards = n_shards
         """Number of complete shards."""
         self._start_shard()
 
@@ -127,9 +131,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         """Number of examples in the shard."""
         self._size = 0
         """Number of ids and bytes of text in the shard."""
-        self._truncated: dict[str, int] = {}
+        self._n_truncated: dict[str, int] = {}
         """Number of truncated texts by side."""
-        self._by_file: list[int] = []
+        self._examples_per_file: list[int] = []
         """Number of examples from each file of the split."""
         self._layouts: dict[str, dict[str, str | int]] = {}
         """Data type and width of the columns whose items are rows."""
@@ -142,17 +146,17 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def add(
         self,
         columns: Mapping[str, RaggedArray],
-        by_file: Sequence[int] = (),
-        truncated: Mapping[str, int] | None = None,
+        examples_per_file: Sequence[int] = (),
+        n_truncated: Mapping[str, int] | None = None,
         features: Iterable[Ids] = (),
     ) -> None:
         """Appends examples; all calls must have the same columns.
 
         Args:
-            columns: Rows of each column; the module's docstring lists the names.
-            by_file: Number of these examples from each file of the split.
-            truncated: Number of truncated texts by side.
-            features: Features `(R, F)` of each example; read and written one example at a time.
+            columns: rows of each column; the module's docstring lists the names.
+            examples_per_file: number of these examples from each file of the split.
+            n_truncated: number of truncated texts by side.
+            features: features `(R, F)` of each example; read and written one example at a time.
         """
         with write_errors(self._folder):
             for column, rows in columns.items():
@@ -162,11 +166,12 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         if columns:
             self._length += max(len(rows.counts) for rows in columns.values())
         else:
-            self._length += sum(by_file)
-        self._by_file = [sum(counts) for counts in zip_longest(self._by_file, by_file, fillvalue=0)]
-        if truncated is not None:
-            for side, count in truncated.items():
-                self._truncated[side] = self._truncated.get(side, 0) + count
+            self._length += sum(examples_per_file)
+        counts_of_files = zip_longest(self._examples_per_file, examples_per_file, fillvalue=0)
+        self._examples_per_file = [sum(counts) for counts in counts_of_files]
+        if n_truncated is not None:
+            for side, count in n_truncated.items():
+                self._n_truncated[side] = self._n_truncated.get(side, 0) + count
 
     def _append(self, column: str, rows: RaggedArray) -> None:
         values_file, offsets_file = column_files(column)
@@ -197,17 +202,17 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def end_shard(self) -> None:
         """Publishes the examples added since the last call as a shard."""
         manifest = manifest_path(self._folder, self._name)
-        shard = _shard_name(self._name, self.shards)
+        shard = _shard_name(self._name, self.n_shards)
         with write_errors(self._folder):
-            manifest.unlink(missing_ok=True)  # of an older store
+            manifest.unlink(missing_ok=True)  # the manifest of an older store
             self._publish(shard, durable=True)
-        self.shards += 1
+        self.n_shards += 1
         self._start_shard()
 
     def _publish(self, name: str, durable: bool) -> None:
-        """Renames the files and writes the manifest. With `durable` they survive a power failure."""
+        """Renames the files and writes the manifest; with `durable`, these survive a power failure."""
         manifest = manifest_path(self._folder, name)
-        # Remove the old manifest first, so that a manifest never describes files of another store.
+        # Remove the old manifest first, so that a manifest never describes the files of a different store.
         manifest.unlink(missing_ok=True)
         for suffix, file in self._files.items():
             file.publish(self._folder / f"{name}.{suffix}", durable)
@@ -216,9 +221,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             "examples": self._length,
             "dtype": self._dtype.str,
         }
-        content |= self._facts
-        content["cut"] = self._truncated
-        content["by_file"] = self._by_file
+        content |= self._metadata
+        content["cut"] = self._n_truncated
+        content["by_file"] = self._examples_per_file
         if self._layouts:
             content["columns"] = self._layouts
         content["files"] = {}
@@ -236,12 +241,12 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
                 file.discard()
 
     def _finish(self) -> None:
-        if self.shards == 0:
+        if self.n_shards == 0:
             self._publish(self._name, durable=False)
         else:
             if self._length:
                 self.end_shard()
-            manifest = {"version": VERSION, **self._facts, "shards": self.shards}
+            manifest = {"version": VERSION, **self._metadata, "shards": self.n_shards}
             write_json(
                 manifest_path(self._folder, self._name), with_checksum(manifest), durable=True
             )
@@ -250,8 +255,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def _remove_stale_files(self) -> None:
         """Removes files of an older store with the same name, and of an interrupted write."""
         current = {self._name}
-        if self.shards:
-            current = {_shard_name(self._name, number) for number in range(self.shards)}
+        if self.n_shards:
+            current = {_shard_name(self._name, number) for number in range(self.n_shards)}
         shard_prefix = f"{self._name}-"
         for path in self._folder.iterdir():
             stem, _, suffix = path.name.partition(".")
@@ -288,13 +293,13 @@ class Store:
         n_shards = manifest["shards"]
         if type(n_shards) is not int or n_shards < 1:
             raise DataError(
-                f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again"
+                f"{manifest_path(folder, name)}: damaged (number of shards); preprocess again"
             )
         shards = [Shard(folder, _shard_name(name, number)) for number in range(n_shards)]
         for shard in shards:
             if shard.fingerprint != manifest.get("fingerprint"):
                 raise DataError(
-                    f"{manifest_path(folder, shard.name)}: belongs to another store than {name}.json; preprocess again"
+                    f"{manifest_path(folder, shard.name)}: does not belong to {name}.json; preprocess again"
                 )
         return cls(folder, name, shards)
 
@@ -302,7 +307,7 @@ class Store:
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Whether there is an intact store with that fingerprint; reads all of it, and reports damage to `notify`."""
+        """Returns whether there is an intact store with this fingerprint; reads all of it, and reports damage."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -310,13 +315,13 @@ class Store:
             store.check()
         except DataError as fault:
             if manifest_path(folder, name).exists():
-                notify(f"{fault}: doing so now")
+                notify(f"{fault} (this is being done now)")
             return False
         return True
 
     @staticmethod
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
-        """Whether the first `count` shards of an interrupted write are intact; reads all of them."""
+        """Returns whether the first `count` shards of an interrupted write are intact; reads all of them."""
         try:
             shards = [Shard(folder, _shard_name(name, number)) for number in range(count)]
             for shard in shards:
@@ -326,12 +331,12 @@ class Store:
         return all(shard.fingerprint == fingerprint for shard in shards)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a DataError if the ids belong to another vocabulary; accepts a store of unknown vocabulary."""
+        """Raises a DataError if the ids were made with a different vocabulary; a store of unknown vocabulary passes."""
         for shard in self._shards:
             if shard.vocabulary not in ("", vocabulary):
                 raise DataError(
-                    f"{self.folder}: {self.name} was made with another vocabulary than the run has now; "
-                    "copy the right one again, or remove this folder and preprocess again"
+                    f"{self.folder}: {self.name} was made with a different vocabulary from the one that the run has "
+                    "now; copy the right vocabulary back, or remove this folder and preprocess again"
                 )
 
     def check(self) -> None:
@@ -354,20 +359,20 @@ class Store:
         return self._starts[-1]
 
     @property
-    def by_file(self) -> list[int]:
+    def examples_per_file(self) -> list[int]:
         """Number of examples from each file of the split; examples from the same file are consecutive."""
-        counts_by_shard = [shard.by_file for shard in self._shards]
+        counts_by_shard = [shard.examples_per_file for shard in self._shards]
         return [sum(counts) for counts in zip_longest(*counts_by_shard, fillvalue=0)]
 
     def has(self, column: str) -> bool:
-        """Whether the store has a column, such as "src", "tgt_extended", "labels" or "features"."""
+        """Returns whether the store has a column, such as "src", "tgt_extended", "labels" or "features"."""
         return self._shards[0].has(column)
 
     def lengths(self, column: str, numbers: Ids | None = None) -> npt.NDArray[np.int32]:
-        """Returns the number of ids (or rows of features) of these or of all examples, without EOS, `(n,)`."""
+        """Returns the number of ids without EOS, or rows of features, in each of these examples, or in all, `(n,)`."""
         if numbers is None:
             return np.concatenate([shard.lengths(column) for shard in self._shards])
-        # Once the numbers are sorted, those of each shard are a contiguous slice.
+        # In ascending order, the numbers in each shard form a contiguous slice.
         order = np.argsort(numbers)  # (n,)
         ascending = numbers[order]  # (n,)
         bounds = np.searchsorted(ascending, self._starts)  # (shards + 1,)
@@ -390,7 +395,7 @@ class Store:
             # Includes all truncated texts: they are the longest stored texts.
             return longer
         # All stored texts are within the limit, so only truncated texts can have been longer.
-        return sum(shard.truncated.get(side, 0) for shard in self._shards)
+        return sum(shard.n_truncated.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
         """Returns the ids of one example as a read-only view.

@@ -1,1 +1,1 @@
-"""From text files to checked examples; no tensors."""
+"""Reads text files and turns them into checked examples, without tensors."""

@@ -24,7 +24,7 @@ Links = frozenset[Link]
 
 AlignmentFormat = Literal["pharaoh", "naacl"]
 
-# At most nine digits: no sentence has more words.
+# Nine digits are enough: no sentence has a billion words.
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
 _NAACL_LINE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
 
@@ -50,7 +50,7 @@ class AlignmentFile:
 
     @property
     def base_warning(self) -> str:
-        """Evidence that words are counted from 1, see the function `base_warning`; "" if `base` is 1."""
+        """Evidence that words are counted from 1 although `base` is 0; see the function `base_warning`."""
         if self.base == 1:
             return ""
         return base_warning(pair.possible for pair in self.pairs)
@@ -59,15 +59,16 @@ class AlignmentFile:
 # ------------------------------------------------------------------------------------------------------ first words
 
 RARE_SHARE = 0.05
-"""First words count as hardly linked if they have links in at most this share of the sentences in which the most often
-linked position has one."""
+"""First words are considered hardly ever linked if the number of sentences in which the first word has a link is at
+most this share of the corresponding number for the most frequently linked position."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
-    """Returns evidence that words are counted from 1, such as "no link has a first word"; "" without evidence.
+    """Returns evidence that words are counted from 1; "" if there is none.
 
-    First words are linked about as often as other words. If they are hardly ever linked on either side, words are
-    probably counted from 1.
+    The evidence is a clause for messages, such as "no link refers to the first word of a sentence". First words are
+    linked about as often as other words. If they are hardly ever linked on either side, words are probably counted
+    from 1.
     """
     # For source and target: the number of sentences in which each position has a link.
     sentences_by_position = (Counter[int](), Counter[int]())
@@ -79,18 +80,18 @@ def base_warning(alignments: Iterable[Links]) -> str:
         if not sentences or sentences[0] > RARE_SHARE * max(sentences.values()):
             return ""
         if sentences[0]:
-            amount = "hardly a"
-    return f"{amount} link has a first word"
+            amount = "hardly any"
+    return f"{amount} link refers to the first word of a sentence"
 
 
 # --------------------------------------------------------------------------------------------------------- formats
 
 MAX_NAACL_PAIRS = 1_000_000
-"""Largest pair number in a naacl file. It limits memory, since pairs without links are stored too."""
+"""Largest pair number in a naacl file. It limits memory usage, since pairs without links are stored, too."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
-    """Parses alignments; detects their format from the first nonempty line.
+    """Parses alignments, whose format is detected from the first nonempty line.
 
     * pharaoh: one line per sentence pair, with links separated by white space. `i-j` is a sure link between source word
       i and target word j, `i?j` or `ipj` a possible one. TALP files have this format too.
@@ -116,7 +117,7 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
-    """Parses one line of a Pharaoh file, see `parse_alignments`; `place` is file and line number.
+    """Parses one line of a Pharaoh file, see `parse_alignments`. `place` is the file and line number, for messages.
 
     Raises:
         DataError: the line is malformed.
@@ -127,7 +128,7 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
         match = _LINK.fullmatch(token)
         if match is None:
             raise DataError(
-                f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)"
+                f"{place}: {shorten(token)!r} is not a link; expected, for example, 3-4 (sure) or 3?4 (possible)"
             )
         source, kind, target = match.groups()
         link = _make_link(source, target, base=base, place=f"{place}: link {token!r}")
@@ -147,13 +148,14 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         place_and_line = f"{place}, line {number}: {shorten(line)!r}"
         if match is None:
             raise DataError(
-                f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S"
+                f"{place_and_line} is not a link; expected PAIR SOURCE TARGET, optionally followed by S or P, for "
+                "example 12 3 4 S"
             )
         pair = int(match[1])
         if not 1 <= pair <= MAX_NAACL_PAIRS:
             raise DataError(
-                f"{place}, line {number}: sentence pair {pair}; pairs are counted from 1, and the largest number that "
-                f"is read is {MAX_NAACL_PAIRS:,}: correct the number"
+                f"{place}, line {number}: there is no sentence pair {pair}: pairs are counted from 1, and at most "
+                f"{MAX_NAACL_PAIRS:,} are supported; correct the number"
             )
         link = _make_link(match[2], match[3], base=base, place=place_and_line)
         possible[pair].add(link)
@@ -172,14 +174,14 @@ def _make_link(source: str, target: str, base: int, place: str) -> Link:
     link = (int(source) - base, int(target) - base)
     if min(link) < 0:
         raise DataError(
-            f"{place} holds a word 0, but words are counted from 1; if the file counts from 0, give --hyp-base 0, "
-            "--ref-base 0 or, in a recipe, alignment_base: 0; if 0 means no word, remove the link"
+            f"{place} refers to word 0, but words are counted from 1; if the file counts from 0, pass --hyp-base 0 or "
+            "--ref-base 0 or, in a recipe, set alignment_base: 0; if 0 means no word, remove the link"
         )
     return link
 
 
 def format_pharaoh(links: Iterable[Link]) -> str:
-    """Returns a line of a Pharaoh file, with links sorted by source position, then target position."""
+    """Returns a line of a Pharaoh file, with links sorted by source position and then by target position."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
@@ -200,7 +202,7 @@ class SoftAlignment:
     weights: NDArray[np.float64]
     """Attention weights `(T,S)`. Each row sums to 1 minus the attention to EOS."""
     src_ids: list[list[int]] = field(default_factory=list)
-    """Token ids of each source word; a token that covers parts of two words belongs to both."""
+    """Token ids of each source word; a token that covers parts of two words belongs to both of them."""
     tgt_ids: list[list[int]] = field(default_factory=list)
     """Token ids of each target word."""
 
@@ -216,7 +218,7 @@ class SoftAlignment:
         return symmetrize(self.links(), reverse_links(backward), method)
 
     def links(self, threshold: float | None = None) -> Links:
-        """Returns the hard links; see `links_from_attention`."""
+        """Converts the attention to hard links, see `links_from_attention`."""
         return links_from_attention(self.weights, threshold)
 
 
@@ -224,8 +226,8 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
     """Converts attention weights `(T,S)`, without the column of EOS, to hard links.
 
     Without a threshold, each target word is linked to the source word with the largest weight (Luong et al. 2015,
-    section 5.4), the first one if several are equal. With a threshold, it is linked to all source words with at least
-    that weight. A row of zeros gives no link.
+    section 5.4), or to the first of them if there are ties. With a threshold, it is linked to all source words with at
+    least that weight. A row of zeros yields no link.
     """
     if threshold is not None:
         cells = np.argwhere((weights >= threshold) & (weights > 0))
@@ -240,11 +242,11 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
 
 
 WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
-"""Writes the next pair's attention, and the reverse model's if there is one."""
+"""Writes the attention of the next pair and, if there is a reverse model, its attention, too."""
 
 
 class _JsonWriter:
-    """Writes a JSON list with one record per pair, each on a line."""
+    """Writes a JSON list of records, one per pair, each on its own line."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -297,13 +299,13 @@ class _NpzWriter:
 
 @contextmanager
 def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
-    """Opens NAME.json or NAME.npz for attention between words; the file appears when the `with` block ends."""
+    """Opens NAME.json or NAME.npz for writing attention between words; the file appears when the `with` block ends."""
     if path.suffix not in (".json", ".npz"):
         raise DataError(
-            f"{str(path)!r} must end in .json or .npz, the formats in which weights are written"
+            f"{str(path)!r} must end in .json or .npz, the supported formats of attention weights"
         )
     with ExitStack() as opened:
-        # `write_errors` encloses only statements that write the file: other errors in the block are not about it.
+        # `write_errors` encloses only statements that write the file: other errors in the block have other causes.
         with write_errors(path):
             temporary_path = opened.enter_context(atomic_user_path(path))
             writer: _JsonWriter | _NpzWriter
@@ -374,7 +376,7 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     linked_targets = {target for _, target in links}
 
     def add(source: int, target: int, both_free: bool) -> bool:
-        """Adds a link of the union if one of its words (with `both_free`, each of its words) has no link yet.
+        """Adds a link of the union if one of its words (with `both_free`, each of them) has no link yet.
 
         Returns whether the link was added.
         """

@@ -1,4 +1,4 @@
-"""Blocks of consecutive examples: the unit in which examples are read, checked, diagnosed and encoded."""
+"""Blocks of consecutive examples: the unit in which examples are read, checked and encoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,18 +20,18 @@ from nmtkit.data.text.faults import (
     excerpt,
 )
 from nmtkit.data.text.features import FeatureRows, Rows
-from nmtkit.data.text.files.encodings import BAD_CHARACTER
-from nmtkit.data.text.files.lines import (
-    TextFile,
-    bad_bytes_message,
-    explain_bad_bytes,
+from nmtkit.data.text.files.encoding_messages import (
+    bad_byte_excerpt,
+    bad_byte_message,
     first_bad_byte,
 )
+from nmtkit.data.text.files.encodings import BAD_CHARACTER
+from nmtkit.data.text.files.text_file import TextFile
 from nmtkit.data.text.hashes import Mask, PairHashes
 from nmtkit.data.text.normalization import TextForms, comparable
 
 PAIR_WIDTH = 60
-"""Width of the excerpt of each side of a pair, in characters."""
+"""Maximum length of the excerpt of each side of a pair, in characters."""
 
 
 @dataclass(frozen=True)
@@ -42,58 +42,58 @@ class Example:
     """Text in the column `src`; "" without this column."""
     tgt: str | None
     line: int
-    """Line number, counted from 1 through all files of the split; a story counts as one line."""
+    """Line number, counted from 1 through all files of the split; each story counts as one line."""
     links: Links | None = None
     """Links between words; None without an alignment."""
     src_words: str | None = None
-    """The source, cut into the words that the links refer to; None if these are the words of `src` itself."""
+    """The source, split into the words that the links refer to; None if these are the words of `src` itself."""
     tgt_words: str | None = None
     file: int = field(default=0, compare=False)
     """Index of the example's file (or folder of stories) in the split."""
     labels: str | None = None
-    """A label, or several labels separated by white space."""
+    """A label, or one label per word, separated by white space."""
     rows: FeatureRows | None = field(default=None, compare=False)
-    """Features of this example, which have not been read from the file yet."""
+    """Features of this example, which are not read from the file before they are accessed."""
     tags: str = ""
-    """Special tokens before the source, see `SplitFiles.tags`."""
+    """Special tokens that precede the source, see `SplitFiles.tags`."""
     languages: tuple[str, str] = ("", "")
     """Languages of source and target, for imported multilingual models; see `SplitFiles.src_lang`."""
 
     @property
     def features(self) -> Rows | None:
-        """Features `(R,F)`, read from their file by each access; None without features."""
+        """Features `(R,F)`, which each access reads from the file; None without features."""
         return None if self.rows is None else self.rows[0]
 
 
 _COLUMN_DEFAULTS: Mapping[str, Any] = {"src": "", "tags": "", "languages": ("", "")}
-"""Fields of an `Example` that are not None if its block lacks the column."""
+"""Values of the fields of an `Example` that are not None if its block lacks the column."""
 
 
 @dataclass
 class Block:
-    """Consecutive examples of one split as read from its files, with their faults.
+    """Consecutive examples of one split, as read from its files, and the faults found in them.
 
-    An example has two texts, one or none. A single text is stored in `src` even if its column is `tgt`; without any
-    text `src` contains empty strings. `text_columns` has the true names of the columns.
+    An example has two texts, one or none. A single text is stored in `src` even if its column is `tgt`; if there is no
+    text, `src` contains empty strings. `text_columns` has the true names of the columns.
     """
 
     split: str
     src_file: str
     tgt_file: str
-    """Equal to `src_file` for JSONL and stories; "" without targets."""
+    """Equal to `src_file` for JSONL and stories; "" if there are no targets."""
     first: int
-    """Line number of the first pair in its files, counted from 1; always 1 for stories."""
+    """Line number of the first pair in its file, counted from 1; always 1 for stories."""
     src: list[str]
     tgt: list[str] | None
     position: int | list[int] = 0
-    """Index of the file in the split; for stories, the folder index of each story."""
+    """Index of the file in the split; for stories, the index of each story's folder."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Other columns: "labels", "features", "alignment", "src_words", "tgt_words"; for JSONL "record", the lines
-    themselves. A column is shorter than `src` if its file has fewer lines."""
+    """Other columns: "labels", "features", "alignment", "src_words" and "tgt_words"; for JSONL, also "record", which
+    contains the lines themselves. A column is shorter than `src` if its file has fewer lines."""
     text_columns: tuple[str, ...] = TEXT_COLUMNS
     """Names of the columns stored in `src` and `tgt`."""
     paths: dict[str, str] = field(default_factory=dict)
-    """Paths of the other columns' files; empty if all columns are in one file."""
+    """Paths of the files of other columns; empty if all columns are in one file."""
     offset: int = 0
     """Number of pairs in the split before this block."""
     links: list[Links] | None = None
@@ -104,7 +104,7 @@ class Block:
     """Languages of each file of the split, see `SplitFiles.src_lang`."""
     faults: list[BlockFaults] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
-    """Rows that could not be decoded or parsed; they are not diagnosed further."""
+    """Rows that could not be decoded or parsed; they are not examined further."""
     messages: list[tuple[int, str]] = field(default_factory=list)
     """Row and error message for each unreadable line."""
     names: list[str] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Block:
             columns["languages"] = [self.languages[file] for file in files]
         if "features" in self.columns:
             features = self.columns["features"]
-            # Slices of length 1, which are read from the file only when `Example.features` is accessed.
+            # Slices of length 1, because slicing does not read the file yet.
             columns["rows"] = (features[row : row + 1] for row in range(len(self)))
 
         values = []
@@ -155,7 +155,7 @@ class Block:
         A label counts as a target. Examples with features are never equal.
 
         Args:
-            forms: by column, the functions that convert texts to the form in which they are compared. Default:
+            forms: functions by column that convert texts to the form in which they are compared. Default:
                 `comparable`.
         """
         forms = forms or {}
@@ -216,20 +216,20 @@ class Block:
         self,
         kind: FaultKind,
         rows: Sequence[int] | RowIndices,
-        place: Callable[[int], FaultLocation] | None = None,
+        locate: Callable[[int], FaultLocation] | None = None,
     ) -> None:
-        """Adds a fault that some pairs have.
+        """Records a fault that some pairs have.
 
         Args:
             kind: kind of fault.
             rows: rows of the faulty pairs; unreadable rows are ignored.
-            place: returns the location of the fault in a row. Default: the method `pair`.
+            locate: returns the location of the fault in a row. Default: the method `pair`.
         """
         faulty = np.asarray(rows, dtype=np.int64)
         if self.unreadable:
             faulty = faulty[~np.isin(faulty, list(self.unreadable))]
         if len(faulty):
-            self.faults.append(BlockFaults(kind, faulty, place or self.pair))
+            self.faults.append(BlockFaults(kind, faulty, locate or self.pair))
 
     def pair(self, row: int) -> FaultLocation:
         """Returns the location of a pair, with an excerpt of both sides."""
@@ -239,7 +239,7 @@ class Block:
         return FaultLocation(self._file("src", row), self.line(row), text=text)
 
     def side(self, side: str, row: int, start: int = 0) -> FaultLocation:
-        """Returns the location of the character at index `start` on one side of a pair, "src" or "tgt"."""
+        """Returns the location of the character at index `start` of one side of a pair, "src" or "tgt"."""
         if side == "src":
             text = self.src[row]
             bom_length = self.bom_lengths[0]
@@ -248,7 +248,7 @@ class Block:
             bom_length = self.bom_lengths[1]
         line = self.line(row)
         byte = None
-        # In JSON the byte position is unknown: it depends on how characters are escaped.
+        # In JSON, the byte position is unknown, because it depends on how characters are escaped.
         if self.src_file != self.tgt_file:
             byte = len(text[:start].encode("utf-8", "surrogatepass")) + 1
             if line == 1:
@@ -256,14 +256,14 @@ class Block:
         return FaultLocation(self._file(side, row), line, byte=byte, text=excerpt(text, start))
 
     def place(self, column: str, row: int) -> str:
-        """Returns file and line number of a pair in one of the other columns, for messages."""
+        """Returns the file and line number of a pair in one of the other columns, for messages."""
         file = self.paths.get(column, self._file("src", row))
         return f"{file}, line {self.line(row)}"
 
     def line(self, row: int) -> int:
-        """Returns a pair's line number in its files, counted from 1."""
+        """Returns a pair's line number in its file, counted from 1."""
         if self.names:
-            return 1  # each story is a file of its own
+            return 1  # each story is a separate file
         return self.first + row
 
     def _file(self, side: str, row: int) -> str:
@@ -274,43 +274,46 @@ class Block:
     def note_bad_bytes(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
         """Adds faults and error messages for lines that are not valid in their file's encoding."""
 
-        def place(row: int) -> FaultLocation:
+        def locate(row: int) -> FaultLocation:
             line = self.line(row)
             if file.encoding:
                 text = lines[row].replace(BAD_CHARACTER, "\ufffd")
                 return FaultLocation(file.path, line, text=excerpt(text, text.index("\ufffd")))
-            byte = first_bad_byte(lines[row]) + 1
-            if line == 1:
-                byte += file.bom_length
-            return FaultLocation(
-                file.path, line, byte=byte, text=explain_bad_bytes(lines[row], file.guess)
-            )
+            byte = self._bad_byte(file, row, lines[row])
+            text = bad_byte_excerpt(lines[row], file.guess)
+            return FaultLocation(file.path, line, byte=byte, text=text)
 
-        self.add(ENCODING, rows, place)
+        self.add(ENCODING, rows, locate)
         self.add_message(file, rows, lines)
 
     def add_message(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
-        """Adds only the error messages for lines that are not valid in their file's encoding, not the faults."""
+        """Adds error messages, but no faults, for lines that are not valid in their file's encoding."""
         for row in rows:
-            line = self.line(row)
-            message = bad_bytes_message(
-                f"{file.path}, line {line}",
-                lines[row],
+            message = bad_byte_message(
+                file.path,
+                line_number=self.line(row),
+                byte=self._bad_byte(file, row, lines[row]),
                 encoding=file.encoding,
                 guess=file.guess,
-                bom_length=file.bom_length if line == 1 else 0,
             )
             self.messages.append((row, message))
 
-    def add_unusable(self, kind: FaultKind, messages: Mapping[int, str]) -> None:
-        """Marks the rows in `messages` as unreadable, and adds the fault and their error messages."""
+    def _bad_byte(self, file: TextFile, row: int, line: str) -> int:
+        """Returns the position of the first undecodable byte in a line of a file, counted from 1."""
+        byte = first_bad_byte(line) + 1
+        if self.line(row) == 1:
+            byte += file.bom_length
+        return byte
 
-        def place(row: int) -> FaultLocation:
+    def add_unusable(self, kind: FaultKind, messages: Mapping[int, str]) -> None:
+        """Marks the rows in `messages` as unreadable, and adds their fault and error messages."""
+
+        def locate(row: int) -> FaultLocation:
             location = self.pair(row)
             prefix = f"{location.file}, line {location.line}: "
             return replace(location, text=messages[row].removeprefix(prefix))
 
-        self.add(kind, sorted(messages), place)  # must come first: `add` ignores unreadable rows
+        self.add(kind, sorted(messages), locate)  # must come first: `add` ignores unreadable rows
         self.messages += messages.items()
         self.unreadable.update(messages)
 
@@ -323,9 +326,9 @@ def _blank(lines: Sequence[str]) -> Mask:
 
 
 def read_links(block: Block, files: SplitFiles) -> list[Links]:
-    """Returns the sure and possible links of each pair; DataError for a link that is malformed or out of range."""
+    """Returns the sure and possible links of each pair; raises a DataError for a malformed or out-of-range link."""
     path = files.alignment[int(block.files[0])]
-    # Without files of words, links refer to the words of the text itself.
+    # Without files for `src_words` and `tgt_words`, links refer to the words of the text itself.
     sources = block.columns.get("src_words") or repeat("")
     targets = block.columns.get("tgt_words") or repeat("")
     rows = zip(
@@ -349,9 +352,9 @@ def _parse_links(text: str, src: str, tgt: str, place: str, base: Literal[0, 1] 
         words = len(sentence.split())
         if largest >= words:
             raise DataError(
-                f"{place}: a link names {name} word {largest + first}, but there are {words}, counted from {first}; "
-                "check that this is the alignment of these files, source first. If it counts other words than white "
-                "space separates, name files of these words with src_words and tgt_words; if it counts them from 1, "
-                "set alignment_base: 1"
+                f"{place}: a link refers to {name} word {largest + first} (counted from {first}), but the number "
+                f"of {name} words is {words}; check that this is the alignment of these files, in the direction "
+                "source-target. If the links refer to words that are not separated by white space in the text, set "
+                "src_words and tgt_words to files with these words; if they are counted from 1, set alignment_base: 1"
             )
     return links

@@ -1,22 +1,24 @@
-"""The kinds of faults in a corpus, with their remedies, and the locations of faults."""
+"""Kinds of faults that a corpus can have, with their remedies, and records that locate faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Severity = Literal["error", "warning", "note"]
-"""error: training cannot use the files, or lines are paired wrongly. warning: pairs are probably faulty, or inflate
-scores. note: nothing needs to be corrected."""
+"""error: the files are not ready for training. Training refuses only those with `FaultKind.stops_reading`; with the
+others it would produce a bad model. warning: pairs are probably faulty, or inflate scores. note: worth knowing; nothing
+needs to be corrected."""
 RowIndices: TypeAlias = NDArray[np.int64]
-"""Rows of a block."""
+"""Indices of examples in a `nmtkit.data.text.blocks.Block`."""
 
 CONTEXT_CHARACTERS = 24
 """Number of characters shown before the fault in an excerpt."""
 EXCERPT_CHARACTERS = 100
-"""Maximum length of an excerpt."""
+"""Length of an excerpt, not counting the "…" at its ends."""
 
 
 @dataclass(frozen=True)
@@ -24,23 +26,28 @@ class FaultKind:
     """A kind of fault that files, lines or pairs can have."""
 
     name: str
-    """Name in JSON and logs."""
+    """Unique name in JSON reports and logs; it is part of the format, so it must not change."""
     severity: Severity
     title: str
     """Name in tables."""
     remedy: str
-    """Advice to the user, as a sentence."""
-    drops: bool = False
-    """Whether `--fix` drops such pairs."""
-    mends: bool = False
-    """Whether `--fix` repairs such lines."""
-    counted: str = ""
-    """Name in the report of preprocessing; "" for faults that preprocessing does not count."""
+    """Advice to the user: one or more complete sentences."""
+    fix_drops: bool = False
+    """Whether `nmtkit check --fix` drops such pairs from the training split. In the other splits it keeps most of them,
+    see `nmtkit.datacheck.report.drops_pairs`; `nmtkit.datacheck.report.remedy_note` has the other exceptions."""
+    fix_repairs: bool = False
+    """Whether `nmtkit check --fix` repairs such lines; cannot be combined with `fix_drops`."""
+    stops_reading: bool = False
+    """Whether `nmtkit.data.text.reading.read_blocks` raises a DataError for such a line or file. The readers decide
+    this, and the flag must agree with them."""
+    preprocessing_name: str = ""
+    """Name of the fault in `nmtkit.data.text.checking.SplitReport.findings`, which are stored, so it must not change;
+    "" for faults that preprocessing does not count."""
 
 
 @dataclass(frozen=True)
 class FaultLocation:
-    """Location of a fault."""
+    """Location of a fault, as reports show it."""
 
     file: str
     line: int
@@ -48,42 +55,50 @@ class FaultLocation:
     byte: int | None = None
     """Byte position in the line, counted from 1; None if it is not known."""
     text: str = ""
-    """Excerpt of the line, or an explanation."""
+    """Excerpt of the line, or an explanation of the fault."""
 
 
 @dataclass(frozen=True)
 class BlockFaults:
-    """A kind of fault in a block, with the pairs that have it."""
+    """The pairs of a block that have one kind of fault."""
 
     kind: FaultKind
     rows: RowIndices
     """Rows of the faulty pairs."""
-    place: Callable[[int], FaultLocation]
-    """Returns the location of the fault in a row."""
+    locate: Callable[[int], FaultLocation]
+    """Returns the location of the fault in a row; called only for the few rows that a report shows."""
 
 
 @dataclass(frozen=True)
 class FileFault:
-    """A fault of a whole file, or of two files that do not fit together."""
+    """A fault of a whole file, or a mismatch between two files."""
 
     kind: FaultKind
-    place: FaultLocation
+    location: FaultLocation
     message: str
-    """Error message; "" if the file can still be used."""
-    count: int = 1
-    """Number of lines with the fault."""
-    counts: tuple[int, int] | None = None
-    """Line counts of source and target if they differ."""
-    other: str = ""
-    """The target file if the line counts differ."""
+    """Message of the DataError that `nmtkit.data.text.reading.read_blocks` raises; "" if it ignores the fault."""
+    n_lines: int = 1
+    """Number of lines with the fault, or the difference in length between two files; 1 for other faults of a file."""
+    line_counts: tuple[int, int] | None = None
+    """Line counts of source and target if they differ; None for all other faults, including other columns with a
+    different number of lines."""
+    target_file: str = ""
+    """Path of the target file if `line_counts` is set; `location` has the path of the source file."""
 
 
 def excerpt(text: str, position: int = 0, width: int = EXCERPT_CHARACTERS) -> str:
-    """Returns up to `width` characters of a text around a position, with "…" where the text was cut."""
+    """Returns about `width` characters of a text around a position, with "…" where the text was cut.
+
+    The excerpt begins up to `CONTEXT_CHARACTERS` before the position. So, unless the position is 0, `width` must be
+    larger than this number by at least 3. The excerpt is up to two characters longer than `width` where "…" would
+    replace only one or two characters.
+    """
     start = max(0, min(position - CONTEXT_CHARACTERS, len(text) - width))
     if start < 3:
-        start = 0  # "…" would hardly be shorter than the one or two characters it replaces
+        start = 0  # replacing one or two characters with "…" would hardly make the text shorter
     end = start + width
+    if len(text) - end < 3:
+        end = len(text)
     shown = text[start:end]
     if start > 0:
         shown = f"…{shown}"
@@ -92,110 +107,270 @@ def excerpt(text: str, position: int = 0, width: int = EXCERPT_CHARACTERS) -> st
     return shown
 
 
-# A table with a few lines per kind, hence not formatted.
-# fmt: off
-# Errors: the files cannot be used as they are.
-MISSING = FaultKind("missing", "error", "file cannot be read", "Name a file that exists and can be read.")
-COMPRESSION = FaultKind("compression", "error", "broken compressed file",
-    "Download or compress the file again; the text from here on is lost.")
-BINARY = FaultKind("binary", "error", "file is not text",
-    "Name a text file; save a document as plain text first.")
-COLUMN = FaultKind("column", "error", "column or language cannot be read",
-    "Name a column that the file has, as FILE#COLUMN, or correct the file.")
-UTF16 = FaultKind("utf-16", "error", "file is UTF-16 or UTF-32, not UTF-8",
-    "Convert the file to UTF-8, or name its encoding with --encoding.", mends=True)
-ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
-    "Convert the file to UTF-8, or name its encoding with --encoding.", drops=True)
-NUL = FaultKind("nul", "error", "NUL byte in a line",
-    "Remove the NUL bytes; if there are many, the text is in another encoding.", mends=True)
-LINE_COUNTS = FaultKind("line-counts", "error", "files differ in their number of lines",
-    "Find the missing or extra line near this place; all pairs after it are wrong.")
-NO_LINES = FaultKind("no-lines", "error", "no lines at all",
-    "Name files that contain text; if these should, download or write them again.")
-SHIFT = FaultKind("shift", "error", "lines are paired with the wrong neighbours",
-    "Check the lines near this place: one side has an extra line here, and lacks a line further on. The number of "
-    "pairs in between is an estimate.")
-JSON = FaultKind("json", "error", "line is not an example in JSON",
-    "Correct the line, or set src_field and tgt_field.", drops=True)
-FEATURES = FaultKind("features", "error", "file of features cannot be used",
-    "Save an array of float16 or float32 with `numpy.save`, or one for each example with `numpy.savez`.")
-STORY = FaultKind("story", "error", "file is not a story",
-    "Leave the file out, or add the missing highlights.", drops=True)
+# --------------------------------------------------------------------------------------- errors: not ready for training
 
-# Warnings: pairs that are probably faulty, or that inflate scores.
-SEPARATOR = FaultKind("separator", "warning", "line separator inside of a line",
-    "Replace it by a space: other programs read two lines, so that line numbers no longer agree.", mends=True)
-LINE_ENDS = FaultKind("line-ends", "warning", r"some lines end in \r\n, others in \n",
-    r"End all lines with \n.", mends=True)
-BOM = FaultKind("bom", "warning", "byte-order mark in the middle of a file",
-    "Remove it; it is left over from joining files.", mends=True)
-CONTROL = FaultKind("control", "warning", "control character",
-    "Remove it: readers do not see it, but a model learns it.", mends=True)
-REPLACED = FaultKind("replaced", "warning", "replacement character U+FFFD",
-    "Download the text again: an earlier conversion has lost a character here.", drops=True)
-MOJIBAKE = FaultKind("mojibake", "warning", "UTF-8 that was read in another encoding",
-    "Read the original as UTF-8; `--fix` restores such characters.", mends=True)
-EMPTY = FaultKind("empty", "warning", "empty side",
-    "Leave the pair out; training does so anyway.", drops=True, counted="empty side")
-IDENTICAL = FaultKind("identical", "warning", "both sides are the same",
-    "Leave the pair out: it teaches to copy the source.", drops=True)
-DUPLICATE = FaultKind("duplicate", "warning", "pair occurred before",
-    "Keep only the first (in training: `data.drop_duplicates: true`).", drops=True, counted="duplicate")
-IN_TRAIN = FaultKind("in-train", "warning", "pair is also in train",
-    "Remove the pair from train: a model that has seen the answer scores too well.", counted="pair also in train")
-SRC_IN_TRAIN = FaultKind("src-in-train", "warning", "source is also in train, but not the pair",
-    "Remove such pairs from train if scores should be about sources that are new to the model.",
-    counted="source also in train")
-IN_VALID = FaultKind("in-valid", "warning", "pair is also in valid",
-    "Remove the pair from valid if you made the sets: a checkpoint that was chosen by its score on valid scores too "
-    "well on this pair. `--fix` changes neither set, so that scores remain comparable with published ones.")
-HELD_OUT = FaultKind("held-out", "warning", "pair is also in valid or test",
-    "Remove the pair from train: a model that has seen the answer scores too well.", drops=True)
-RATIO = FaultKind("ratio", "warning", "one side is far longer than the other",
-    "Leave the pair out: it is unlikely to be a translation.", drops=True)
-LENGTH = FaultKind("length", "warning", "line is far longer than other lines",
-    "Check whether lines were joined; leave such pairs out.", drops=True)
-SCRIPT = FaultKind("script", "warning", "line is in another script than its side",
-    "Leave the pair out: it is in another language.", drops=True)
-FOREIGN = FaultKind("foreign", "warning", "line is in another language than its side",
-    "Check the line; leave the pair out if it is in another language.", drops=True)
-SWAPPED = FaultKind("swapped", "warning", "sides seem to be swapped",
-    "Swap the two lines, or leave the pair out.", drops=True)
-SWAPPED_FILES = FaultKind("swapped-files", "error", "source and target of this split are swapped, compared with train",
-    "Name the files in the other order.")
-LANGUAGE = FaultKind("language", "warning", "line is in the language of the other side",
-    "Leave the pair out: both sides are in one language.", drops=True)
-SHORT_TARGET = FaultKind("short-target", "warning", "target is nearly empty though the source is long",
-    "Leave the pair out: it teaches to leave text out.", drops=True)
+_error = partial(FaultKind, severity="error")
 
-# Notes: worth knowing.
-FORMAT = FaultKind("format", "warning", "file does not look like lines of plain text",
-    "Extract its text, or name its columns or languages as FILE#COLUMN.")
-MARKUP = FaultKind("markup", "note", "markup or entities such as &amp; or <br>",
-    "Remove markup or replace entities by characters, in all splits and in the text to be translated.")
-PIECES = FaultKind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
-    "Join the subwords again: the tokenizer of the model cuts words itself.")
-UNCLEAR_LANGUAGE = FaultKind("unclear-language", "note", "a side was not searched for lines in other languages",
-    "The line below names the cause. If the side is mixed, or in a language that is not recognized, check its text.")
-UNSEEN = FaultKind("unseen-character", "note", "characters that do not occur in train",
-    "They become unknown tokens. Check whether they belong in the text, or add training text that has them.")
-OVER_LONG = FaultKind("over-long", "note", "longer than data.max_length",
-    "Training handles them as data.over_long says: drop leaves them out of train, truncate cuts them. Raise "
-    "data.max_length if they are good.", counted="over-long")
-TOKEN_RATIO = FaultKind("token-ratio", "note", "lengths differ by more than data.max_ratio",
-    "Training leaves them out; raise data.max_ratio if they are good.", counted="length ratio")
-# fmt: on
-
-UNREADABLE = (
-    MISSING,
-    COMPRESSION,
-    BINARY,
-    COLUMN,
-    UTF16,
-    ENCODING,
-    LINE_COUNTS,
-    JSON,
-    STORY,
-    FEATURES,
+MISSING = _error(
+    "missing",
+    title="file cannot be read",
+    remedy="Specify a file that exists and can be read.",
+    stops_reading=True,
 )
-"""Faults after which training cannot read the text to its end."""
+COMPRESSION = _error(
+    "compression",
+    title="broken compressed file",
+    remedy="Download or compress the file again; the text from here on is lost.",
+    stops_reading=True,
+)
+BINARY = _error(
+    "binary",
+    title="file is not text",
+    remedy="Use a text file; save a document as plain text first.",
+    stops_reading=True,
+)
+COLUMN = _error(
+    "column",
+    title="column or language cannot be read",
+    remedy="Specify a column that the file has, as FILE#COLUMN, or correct the file.",
+    stops_reading=True,
+)
+UTF16 = _error(
+    "utf-16",
+    title="file is UTF-16 or UTF-32, not UTF-8",
+    remedy="Convert the file to UTF-8, or specify its encoding with --encoding.",
+    fix_repairs=True,
+    stops_reading=True,
+)
+ENCODING = _error(
+    "encoding",
+    title="line is not UTF-8",
+    remedy="Convert the file to UTF-8, or specify its encoding with --encoding.",
+    fix_drops=True,
+    stops_reading=True,
+)
+NUL = _error(
+    "nul",
+    title="NUL byte in a line",
+    remedy="Remove the NUL bytes; if there are many, the text has a different encoding.",
+    fix_repairs=True,
+)
+LINE_COUNTS = _error(
+    "line-counts",
+    title="files differ in their number of lines",
+    remedy="Find the missing or extra line near this place; all pairs after it are wrong.",
+    stops_reading=True,
+)
+NO_LINES = _error(
+    "no-lines",
+    title="file has no lines",
+    remedy="Use files that contain text. If these should not be empty, download or create them again.",
+)
+SHIFT = _error(
+    "shift",
+    title="lines are paired with the wrong neighbours",
+    remedy="Check the lines near this place: one side has a line too many here, and one too few further on. The "
+    "number of wrong pairs is an estimate.",
+)
+SWAPPED_FILES = _error(
+    "swapped-files",
+    title="source and target of this split are swapped compared with train",
+    remedy="Give the files in the opposite order.",
+)
+JSON = _error(
+    "json",
+    title="line is not a valid JSON example",
+    remedy="Correct the line, or set src_field and tgt_field.",
+    fix_drops=True,
+    stops_reading=True,
+)
+FEATURES = _error(
+    "features",
+    title="feature file cannot be used",
+    remedy="Save a float16 or float32 array with `numpy.save`, or one array per example with `numpy.savez`.",
+    stops_reading=True,
+)
+STORY = _error(
+    "story",
+    title="file is not a story",
+    remedy="Remove the file, or add the missing summary (lines after @highlight).",
+    fix_drops=True,
+    stops_reading=True,
+)
+
+# ---------------------------------------------------------- warnings: pairs that are probably faulty, or inflate scores
+
+_warning = partial(FaultKind, severity="warning")
+
+SEPARATOR = _warning(
+    "separator",
+    title="line separator inside a line",
+    remedy="Replace it with a space: other programs see two lines here, and count the lines differently.",
+    fix_repairs=True,
+)
+LINE_ENDS = _warning(
+    "line-ends",
+    title=r"some lines end in \r\n, others in \n",
+    remedy=r"End all lines with \n.",
+    fix_repairs=True,
+)
+BOM = _warning(
+    "bom",
+    title="byte-order mark in the middle of a file",
+    remedy="Remove it; it is left over from joining files.",
+    fix_repairs=True,
+)
+CONTROL = _warning(
+    "control",
+    title="control character",
+    remedy="Remove it: readers do not see it, but a model learns it.",
+    fix_repairs=True,
+)
+REPLACED = _warning(
+    "replaced",
+    title="replacement character U+FFFD",
+    remedy="Download the text again: an earlier conversion has lost a character here.",
+    fix_drops=True,
+)
+MOJIBAKE = _warning(
+    "mojibake",
+    title="UTF-8 text decoded with the wrong encoding",
+    remedy="Decode the original as UTF-8; `--fix` restores such characters.",
+    fix_repairs=True,
+)
+EMPTY = _warning(
+    "empty",
+    title="empty side",
+    remedy="Leave the pair out; training skips it anyway.",
+    fix_drops=True,
+    preprocessing_name="empty side",
+)
+IDENTICAL = _warning(
+    "identical",
+    title="both sides are the same",
+    remedy="Leave the pair out: it teaches the model to copy the source.",
+    fix_drops=True,
+)
+DUPLICATE = _warning(
+    "duplicate",
+    title="pair occurs earlier in the split",
+    remedy="Keep only the first occurrence (in training: `data.drop_duplicates: true`).",
+    fix_drops=True,
+    preprocessing_name="duplicate",
+)
+
+# Overlap of splits. IN_TRAIN and SRC_IN_TRAIN are faults of valid and test, IN_VALID is a fault of test. The training
+# pair that is equal to an IN_TRAIN pair has the fault HELD_OUT: `--fix` drops it, but reports do not count it again.
+IN_TRAIN = _warning(
+    "in-train",
+    title="pair is also in train",
+    remedy="Remove the pair from train: a model that has seen the answer gets inflated scores.",
+    preprocessing_name="pair also in train",
+)
+SRC_IN_TRAIN = _warning(
+    "src-in-train",
+    title="source is also in train, but the pair is not",
+    remedy="Remove such pairs from train if the scores are meant for sources that the model has not seen.",
+    preprocessing_name="source also in train",
+)
+IN_VALID = _warning(
+    "in-valid",
+    title="pair is also in valid",
+    remedy="If you made the sets yourself, remove the pair from valid: the checkpoint is chosen by its score on valid, "
+    "so its score on this pair is too high. `--fix` changes neither set, so that scores remain comparable with "
+    "published ones.",
+)
+HELD_OUT = _warning(
+    "held-out",
+    title="pair is also in valid or test",
+    remedy="Remove the pair from train: a model that has seen the answer gets inflated scores.",
+    fix_drops=True,
+)
+
+RATIO = _warning(
+    "ratio",
+    title="one side is far longer than the other",
+    remedy="Leave the pair out: it is unlikely to be a translation.",
+    fix_drops=True,
+)
+LENGTH = _warning(
+    "length",
+    title="line is far longer than other lines",
+    remedy="Check whether lines were joined; leave such pairs out.",
+    fix_drops=True,
+)
+OTHER_SCRIPT = _warning(
+    "script",
+    title="line is not in the script of its side",
+    remedy="Leave the pair out: the line is in a different language.",
+    fix_drops=True,
+)
+OTHER_SIDES_LANGUAGE = _warning(
+    "language",
+    title="line is in the language of the other side",
+    remedy="Leave the pair out: both sides are in one language.",
+    fix_drops=True,
+)
+FOREIGN_LANGUAGE = _warning(
+    "foreign",
+    title="line is not in the language of its side",
+    remedy="Check the line; leave the pair out if it is in a different language.",
+    fix_drops=True,
+)
+SWAPPED = _warning(
+    "swapped",
+    title="sides seem to be swapped",
+    remedy="Swap the two lines, or leave the pair out.",
+    fix_drops=True,
+)
+SHORT_TARGET = _warning(
+    "short-target",
+    title="target is nearly empty although the source is long",
+    remedy="Leave the pair out: it teaches the model to omit text.",
+    fix_drops=True,
+)
+FORMAT = _warning(
+    "format",
+    title="file does not look like lines of plain text",
+    remedy="Extract its text, or specify its columns or languages as FILE#COLUMN.",
+)
+
+# ------------------------------------------------------------------------------------------------- notes: worth knowing
+
+_note = partial(FaultKind, severity="note")
+
+MARKUP = _note(
+    "markup",
+    title="markup or entities such as &amp; or <br>",
+    remedy="Remove markup or replace entities with characters, in all splits and in the text to be translated.",
+)
+PIECES = _note(
+    "pieces",
+    title="subword marks (@@ or \N{LOWER ONE EIGHTH BLOCK})",
+    remedy="Join the subwords again: the model's tokenizer splits words itself.",
+)
+UNCLEAR_LANGUAGE = _note(
+    "unclear-language",
+    title="a side was not searched for lines in other languages",
+    remedy="See the reason given for the file. If its text mixes languages, or is in a language that is not "
+    "recognized, check it yourself.",
+)
+UNSEEN = _note(
+    "unseen-character",
+    title="characters that do not occur in train",
+    remedy="They become unknown tokens. Check whether they belong in the text, or add training text that "
+    "contains them.",
+)
+OVER_LONG = _note(
+    "over-long",
+    title="longer than data.max_length",
+    remedy="Training follows data.over_long: `drop` leaves such pairs out of train, `truncate` shortens them. If they "
+    "are good, raise data.max_length.",
+    preprocessing_name="over-long",
+)
+TOKEN_RATIO = _note(
+    "token-ratio",
+    title="lengths differ by more than data.max_ratio",
+    remedy="Training leaves such pairs out. If they are good, raise data.max_ratio.",
+    preprocessing_name="length ratio",
+)

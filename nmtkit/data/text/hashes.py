@@ -1,4 +1,4 @@
-"""64-bit hashes of lines, and sets of hashes for whole corpora."""
+"""64-bit hashes of lines, and sets of such hashes for whole corpora."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -16,8 +16,8 @@ _TARGET_FACTOR = np.uint64(0xC2B2AE3D27D4EB4F)
 class PairHashes(NamedTuple):
     """Hashes `(n,)` of pairs and of their sources.
 
-    They are valid only within this process, since Python's hashes are salted. Among 100 million pairs, the probability
-    of a collision is about 0.03 %.
+    They are valid only within this process, since Python salts its hashes. Among 100 million pairs, the probability of
+    a collision is about 0.03 %.
     """
 
     pairs: Hashes
@@ -25,7 +25,7 @@ class PairHashes(NamedTuple):
 
     @classmethod
     def from_texts(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
-        """Hashes sources and, if there are any, targets."""
+        """Computes the hashes of sources and, if there are any, targets."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
         # Modulo 2^64. Without the factors, swapping source and target would not change the sum.
@@ -39,14 +39,14 @@ def _hashes(lines: Sequence[str]) -> Hashes:
 
 
 def _is_member(hashes: Hashes, sorted_members: Hashes) -> tuple[Mask, NDArray[np.intp]]:
-    """Looks up hashes in a nonempty sorted array; returns whether each is a member, and the indices of the members."""
+    """Looks up hashes in a nonempty sorted array; returns whether each is a member, and at which index."""
     # The insertion point of a hash above all members is the length of the array, which is not a valid index.
     indices = np.minimum(np.searchsorted(sorted_members, hashes), len(sorted_members) - 1)
     return sorted_members[indices] == hashes, indices
 
 
 class SoughtHashes:
-    """Hashes of valid and test, marked if they also occur in train."""
+    """Hashes of the valid and test splits, each with a mark that shows whether it also occurs in train."""
 
     def __init__(self) -> None:
         self._added: list[Hashes] = []
@@ -54,11 +54,14 @@ class SoughtHashes:
         self._was_matched: Mask = np.empty(0, dtype=bool)
 
     def add(self, hashes: Hashes) -> None:
-        """Adds hashes of valid or test; all must be added before the first lookup."""
+        """Adds hashes of the valid or test split; all of them must be added before the first `mark_matches`."""
         self._added.append(hashes)
 
-    def lookup(self, hashes: Hashes) -> Mask:
-        """Marks the added hashes that occur in `hashes` of train; returns which of `hashes` were added, `(n,)`."""
+    def mark_matches(self, hashes: Hashes) -> Mask:
+        """Marks the added hashes that occur in `hashes`, which are from train.
+
+        Returns a mask `(n,)` of the items of `hashes` that were added.
+        """
         if self._added:
             self._hashes = np.unique(np.concatenate(self._added))
             self._was_matched = np.zeros(len(self._hashes), dtype=bool)
@@ -70,7 +73,7 @@ class SoughtHashes:
         return matches
 
     def was_matched(self, hashes: Hashes) -> Mask:
-        """Returns whether each added hash was found in train, `(n,)`."""
+        """Returns whether each of these added hashes was found in train, `(n,)`."""
         return np.isin(hashes, self._hashes[self._was_matched])
 
 
@@ -79,21 +82,21 @@ class HashSet:
 
     The members are stored in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
 
-    With a limit of `max_size` members the set is a sample: it ignores all hashes above a bound, and halves the bound
-    whenever it exceeds the limit.
+    With a limit of `max_size` members, the set is a sample: it ignores all hashes above a bound, and halves this bound
+    whenever the limit is exceeded.
     """
 
     def __init__(self, max_size: int | None = None) -> None:
         self._runs: list[Hashes] = []
         self._max_size = max_size
         self.one_in = 1
-        """The set is a sample of one in `one_in` hashes, those with the smallest values; 1 means all hashes."""
+        """The set is a sample of one in `one_in` hashes, namely the smallest ones; 1 means all hashes."""
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
-        """Adds hashes; returns whether each was already a member or occurs earlier in `hashes`, `(n,)`.
+        """Adds hashes; returns whether each of them was already a member or occurs earlier in `hashes`, `(n,)`.
 
         The result is False for hashes outside the sample.
         """
@@ -118,7 +121,7 @@ class HashSet:
             self._runs.append(new_run)
         while self._max_size is not None and len(self) > self._max_size:
             self.one_in *= 2
-            # Copied, since a slice would keep the whole run in memory.
+            # A copy, because a slice would keep the whole run in memory.
             self._runs = [self._sampled_part(run).copy() for run in self._runs]
         return repeats
 

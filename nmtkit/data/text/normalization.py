@@ -1,9 +1,9 @@
-"""Normalization of text, and the white space that separates words.
+"""Normalization of text, and definition of the white space that separates words.
 
-White space is what `str.split` splits at: Unicode's White_Space characters (such as the tab, VT, NEL, the no-break
-space, U+2028 and the ideographic space) and the separators FS, GS, RS and US. It separates words for every kind of
-tokenizer and in every command. The zero-width space (U+200B), the joiners (U+200C and U+200D) and the byte-order mark
-(U+FEFF) are not white space.
+White space comprises the characters at which `str.split` splits: Unicode's White_Space characters (such as the tab, VT,
+NEL, the no-break space, U+2028 and the ideographic space) and the separators FS, GS, RS and US. It separates words for
+every kind of tokenizer and in every command. The zero-width space (U+200B), the joiners (U+200C and U+200D) and the
+byte-order mark (U+FEFF) are not white space.
 """
 
 import re
@@ -16,7 +16,7 @@ Normalization = Literal["nfkc_numbers", "nfkc", "none"]
 """Name of a set of normalization rules; see `normalize`."""
 
 TextForms: TypeAlias = Mapping[str, Callable[[str], str]]
-"""Functions by column that convert texts to the form in which they are compared."""
+"""Functions, by column, that convert texts to the form in which they are compared."""
 
 DEFAULT: Normalization = "nfkc_numbers"
 """The rules that apply if no tokenizer determines them."""
@@ -32,7 +32,7 @@ REMOVED += "\u061c\u200e\u200f\ufeff"
 """Characters that nfkc_numbers removes: control characters, directional marks and the byte-order mark."""
 
 BLANKED = "\u200b\ufffd"
-"""Characters that nfkc_numbers replaces by a space although they are not white space: the zero-width space and the
+"""Characters that nfkc_numbers replaces with a space although they are not white space: the zero-width space and the
 replacement character."""
 
 _REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
@@ -45,8 +45,8 @@ _ALL_LETTERS = range(0x20000)
 def normalize(text: str, rules: Normalization) -> str:
     """Returns the text normalized by these rules, with single spaces between words.
 
-    * nfkc_numbers: NFKC, except that superscripts, subscripts, fractions and enclosed numbers stay as they are, so that
-      numbers keep their value. Invisible characters are removed, except for the zero-width joiner and non-joiner.
+    * nfkc_numbers: NFKC, except that superscripts, subscripts, fractions and enclosed numbers do not change, so that
+      numbers keep their values. Invisible characters are removed, except for the zero-width joiner and non-joiner.
     * nfkc: Unicode's NFKC without exceptions, which turns "10⁵" into "105" and "2½" into "21⁄2".
     * none: normalizes only white space.
     """
@@ -54,9 +54,7 @@ def normalize(text: str, rules: Normalization) -> str:
         text = unicodedata.normalize("NFKC", text)
     elif rules == "nfkc_numbers":
         text = _nfkc_with_exceptions(text)
-        if (
-            not text.isprintable() or "\ufffd" in text
-        ):  # a quick test: hardly any line has such characters
+        if not text.isprintable() or "\ufffd" in text:  # a quick test: such characters are rare
             text = _REMOVED.sub("", text)
             text = _BLANKED.sub(" ", text)
     return " ".join(text.split())
@@ -68,7 +66,7 @@ def comparable(text: str) -> str:
 
 
 def separate_words(text: str) -> str:
-    """Replaces by spaces the white space that sentencepiece's nmt_nfkc would delete or treat as a letter."""
+    """Replaces with spaces the white space that sentencepiece's nmt_nfkc would delete or treat as letters."""
     return _MISSED_SPACES.sub(" ", text)
 
 
@@ -77,7 +75,7 @@ def _nfkc_with_exceptions(text: str) -> str:
         return text
     exceptions = nfkc_exceptions()
     parts = []
-    for part in _exceptions_pattern().split(text):  # alternates between text and exceptions
+    for part in _exceptions_pattern().split(text):  # text and exceptions alternate
         if part in exceptions:
             parts.append(exceptions[part])
         else:
@@ -91,7 +89,7 @@ def nfkc_exceptions() -> Mapping[str, str]:
 
     Superscripts, subscripts, fractions and enclosed numbers do not change. Units such as "㎡" become "m²".
     """
-    # Japanese text uses the full-width tilde as a wave dash; sentencepiece's rules keep it too.
+    # Japanese text uses the full-width tilde as a wave dash; sentencepiece's rules keep it, too.
     exceptions = {"\uff5e": "\uff5e"}
     for code in _ALL_LETTERS:
         letter = chr(code)

@@ -1,4 +1,4 @@
-"""Reads examples from files in blocks: line-aligned columns, JSON lines and stories, plain or compressed.
+"""Reads examples in blocks from line-aligned files, JSON lines and stories, plain or compressed.
 
 `SplitReader` reports faults and continues; `read_blocks` and `read_pairs` stop at the first fault.
 """
@@ -17,12 +17,13 @@ from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUM
 from nmtkit.data.text.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
 from nmtkit.data.text.features import FeaturesFile
 from nmtkit.data.text.files.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.data.text.files.lines import ByteObserverFactory, TextFile, read_lines
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.text_file import ByteObserverFactory, TextFile
 
 BLOCK_STORIES = 256
 """Number of stories in a block."""
 LINKED_PAIRS = 20_000
-"""`require_link_base` judges a file by the links of this many pairs at its beginning."""
+"""`require_link_base` judges a file by the links of this many leading pairs."""
 
 Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
@@ -45,7 +46,7 @@ class SplitReader:
             split: name of the split.
             files: files of the split.
             observer_for: makes the observer of each text file's bytes.
-            allow_pipes: accepts files that are not regular, such as named pipes.
+            allow_pipes: whether paths may be something other than regular files, for example named pipes.
         """
         self._split = split
         self._files = files
@@ -62,8 +63,8 @@ class SplitReader:
     def peek(self, part: int) -> Iterator[Block]:
         """Yields blocks from the beginning of file number `part`, before iteration starts.
 
-        If there is only one file, iteration does not read these blocks again. If there are several, their beginnings
-        are read twice, so that only one file is open at a time.
+        If there is only one file, iteration does not read these blocks again. If there are more, their beginnings are
+        read twice, so that only one file is open at a time.
         """
         if self.parts > 1:
             for item in self._part(part, None):
@@ -72,7 +73,7 @@ class SplitReader:
             return
         items = self._part(part, self._observer_for)
         peeked_items: list[ReadItem] = []
-        # The list is filled below, before the chain reads it.
+        # The list is filled below, before the chain is read.
         self._peeked = chain(peeked_items, items)
         for item in items:
             peeked_items.append(item)
@@ -116,7 +117,7 @@ class SplitReader:
         )
 
     def _aligned(self, part: int, sources: dict[str, Source]) -> Iterator[ReadItem]:
-        """Yields examples from line-aligned files, given by column: line n of each file belongs to example n."""
+        """Yields examples from the line-aligned files of all columns: line n of each file belongs to example n."""
         text_columns = tuple(column for column in TEXT_COLUMNS if column in sources)
         others = {kind: file for kind, file in sources.items() if kind not in text_columns}
         # The leading files determine the number of examples. If no column is text, the first column leads.
@@ -129,7 +130,7 @@ class SplitReader:
         first = 1
         while count := min(file.fill() for file in leading):
             for file in leading:
-                yield from file.new_faults()
+                yield from file.take_faults()
             texts: list[Any] = []  # lines of each text column, or rows of features
             faulty_rows: list[list[int]] = []
             for file in leading if text_columns else ():
@@ -151,7 +152,7 @@ class SplitReader:
             for file, lines, faulty in zip(leading, texts, faulty_rows, strict=False):
                 if isinstance(file, TextFile):
                     block.note_bad_bytes(file, faulty, lines)
-            # Only now, because `note_bad_bytes` ignores rows that are already unreadable.
+            # This must come last, because `note_bad_bytes` ignores rows that are already marked as unreadable.
             block.unreadable.update(*faulty_rows)
             for kind, file in others.items():
                 file.fill(count)
@@ -163,30 +164,30 @@ class SplitReader:
 
         for file in leading:
             file.skip_rest()
-            yield from file.new_faults()
+            yield from file.take_faults()
         if tgt and src.is_readable and tgt.is_readable and src.n_lines != tgt.n_lines:
             yield _different_targets(src, tgt)
         if not src.is_readable:
             return
         for file in others.values():
             file.skip_rest()
-            yield from file.new_faults()
+            yield from file.take_faults()
             if file.is_readable and file.n_lines != src.n_lines:
                 yield _different_column(src, file)
 
     def _records(self, part: int, file: TextFile) -> Iterator[ReadItem]:
         first = 1
         while count := file.fill():
-            yield from file.new_faults()
+            yield from file.take_faults()
             lines, faulty = file.take(count)
             yield self._record_block(part, file, first=first, lines=lines, faulty=faulty)
             first += count
-        yield from file.new_faults()
+        yield from file.take_faults()
 
     def _record_block(
         self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]
     ) -> Block:
-        """Parses JSON lines from line number `first` on; lines with an index in `faulty` are undecodable."""
+        """Parses JSON lines; `first` is the line number of the first one, `faulty` the rows of undecodable lines."""
         field_names = {
             column: getattr(self._files, f"{column}_field") for column in self._files.columns
         }
@@ -268,32 +269,32 @@ class SplitReader:
 def _different_targets(src: Source, tgt: Source) -> FileFault:
     message = (
         f"{src.path} has {src.n_lines} lines, but {tgt.path} has {tgt.n_lines}: "
-        "line n of one must be the translation of line n of the other"
+        "line n of one file must be the translation of line n of the other"
     )
     return FileFault(
         LINE_COUNTS,
         FaultLocation(src.path, min(src.n_lines, tgt.n_lines) + 1),
         message,
-        count=abs(src.n_lines - tgt.n_lines),
-        counts=(src.n_lines, tgt.n_lines),
-        other=tgt.path,
+        n_lines=abs(src.n_lines - tgt.n_lines),
+        line_counts=(src.n_lines, tgt.n_lines),
+        target_file=tgt.path,
     )
 
 
 def _different_column(src: Source, column: Source) -> FileFault:
     message = (
         f"{src.path} has {src.n_lines} lines, but {column.path} has {column.n_lines}: "
-        "line n of one must belong to line n of the other"
+        "line n of one file must belong to line n of the other"
     )
     location = FaultLocation(column.path, min(src.n_lines, column.n_lines) + 1)
-    return FileFault(LINE_COUNTS, location, message, count=abs(src.n_lines - column.n_lines))
+    return FileFault(LINE_COUNTS, location, message, n_lines=abs(src.n_lines - column.n_lines))
 
 
 def require_link_base(files: SplitFiles) -> None:
-    """Checks, unless `alignment_base` is set, that the first links of each file seem to count words from 0.
+    """Checks that the links of each file seem to count words from 0, unless `alignment_base` is set.
 
     Raises:
-        DataError: a link is malformed, or hardly any link in a file has a first word.
+        DataError: a link is malformed, or hardly any link of a file refers to the first word of a sentence.
     """
     if not files.has_links or files.alignment_base is not None:
         return
@@ -309,7 +310,7 @@ def require_link_base(files: SplitFiles) -> None:
         if doubt:
             raise DataError(
                 f"{files.alignment[part]}: words are assumed to be counted from 0, but {doubt}. If they are counted "
-                "from 1, set alignment_base: 1 next to the file in the recipe; if the file is right, set "
+                "from 1, set alignment_base: 1 next to the file in the recipe; if they are counted from 0, set "
                 "alignment_base: 0"
             )
 
@@ -325,7 +326,7 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Yields the examples of one split in blocks, with their links; raises a DataError at the first fault.
 
-    Targets that are JSON lines are an error unless `json_target` is set. `observer_for` is as in `SplitReader`.
+    Targets that are JSON lines are an error unless `json_target` is set. For `observer_for`, see `SplitReader`.
     """
     for item in SplitReader(split, files, observer_for, allow_pipes=True):
         if isinstance(item, FileFault):
@@ -337,7 +338,7 @@ def read_blocks(
             _, first_message = min(item.messages, key=lambda row_and_message: row_and_message[0])
             raise DataError(first_message)
         if any(len(lines) < len(item) for lines in item.columns.values()):
-            continue  # a file is too short; the reader yields the fault after the last block
+            continue  # a file is too short; the reader yields this fault after the last block
         if files.has_links:
             item.links = read_links(item, files)
         item.tags = files.tags
@@ -348,7 +349,7 @@ def read_blocks(
 def require_plain_text(
     block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False
 ) -> None:
-    """Raises a DataError with this remedy if the first block of a text file is JSON lines; accepts all later blocks."""
+    """Raises a DataError with this remedy if the first block of a text file is JSON lines; ignores later blocks."""
     if files.jsonl or files.stories or block.first > 1:
         return
     refuse_json_lines(block.src, block.src_file, remedy)
@@ -357,7 +358,7 @@ def require_plain_text(
 
 
 def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
-    """Yields the examples of a split one by one; see `read_blocks`."""
+    """Yields the examples of a split one by one; raises errors as `read_blocks` does."""
     for block in read_blocks("", files, json_target):
         yield from block.examples()
 
@@ -369,13 +370,13 @@ _SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Returns a story's article and summary, each as one line; DataError if there is no highlight.
+    """Returns a story's article and summary, each as one line; raises a DataError if there is no highlight.
 
-    Each line `@highlight` is followed by a summary sentence, usually without a full stop. A full stop is added, so that
-    sentence splitters find the ends of sentences.
+    Each line `@highlight` is followed by a sentence of the summary, usually without a full stop. A full stop is added,
+    so that sentence splitters find the ends of sentences.
     """
     article: list[str] = []
-    highlights: list[list[str]] = []  # as lists of lines
+    highlights: list[list[str]] = []  # the lines of each highlight
     for line in lines:
         text = " ".join(line.split())
         if text == _HIGHLIGHT:
@@ -386,7 +387,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
             article.append(text)
     if not highlights:
         raise DataError(
-            f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out"
+            f"{where}: there is no line {_HIGHLIGHT}, so this is not a story with a summary; remove the file"
         )
     sentences = []
     for highlight in highlights:
@@ -401,7 +402,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 def story_stem(listed: str) -> str:
     """Returns the file name, without its ending, of a story that is listed by name or by web address.
 
-    For a web address, this is the address's SHA-1 sum.
+    The name that belongs to a web address is the SHA-1 sum of the address.
     """
     if "://" in listed:
         return hashlib.sha1(listed.encode("utf-8")).hexdigest()
@@ -409,7 +410,7 @@ def story_stem(listed: str) -> str:
 
 
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
-    """Yields folder index and path of each story, in the order of the lists; without lists, sorted by name.
+    """Yields the folder index and path of each story, in the order of the lists or, without lists, sorted by name.
 
     Raises:
         DataError: a folder is missing or has no stories, or a listed story is in no folder.
@@ -418,11 +419,11 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
         for position, folder in enumerate(files.stories):
             stories = sorted(Path(folder).glob("*.story"))
             if not Path(folder).is_dir():
-                raise DataError(f"{folder}: no such folder of .story files")
+                raise DataError(f"{folder}: there is no such folder of .story files")
             if not stories:
                 raise DataError(
-                    f"{folder}: no .story files in this folder; name the folder that has them (other files are "
-                    "read without --stories: nmtkit summarize --per-file FILE...)"
+                    f"{folder}: there are no .story files in this folder; give the folder that contains them (to read "
+                    "other files, omit --stories: nmtkit summarize --per-file FILE...)"
                 )
             for path in stories:
                 yield position, path

@@ -1,6 +1,6 @@
 """Scripts of letters, and recognition of text that is written without spaces between words.
 
-Both use the letters' Unicode names. The average word length would not be a reliable sign: short lines of Chinese look
+Both use the letters' Unicode names. Average word length would not be a reliable criterion: short lines of Chinese look
 like words, and German compounds look like text without spaces.
 """
 
@@ -52,7 +52,7 @@ SCRIPTS = (
     ),
     *("Syriac", "Tifinagh", "Nko", "Javanese", "Balinese", "Tai"),
 )
-"""Names of the scripts by number; number 0 stands for all other characters. "Tai" comprises Tai Le, New Tai Lue, Tai
+"""Names of the scripts by number; number 0 represents all other characters. "Tai" comprises Tai Le, New Tai Lue, Tai
 Tham and Tai Viet."""
 UNSPACED = (
     *("Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer"),
@@ -65,8 +65,8 @@ UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """Codes of languages written in unspaced scripts."""
 UNSPACED_SHARE = 0.3
 """A text counts as written without spaces if at least this share of its letters is in unspaced scripts. The share is
-below one half because a Han character corresponds to two or three Latin letters, so a third of the letters makes up
-most of the words."""
+below one half because a Han character corresponds to two or three Latin letters, so that a third of the letters makes
+up most of the words."""
 
 _OTHER_NAMES = {"Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}
@@ -140,7 +140,7 @@ def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
 
 
 def unspaced_script(characters: Mapping[str, int]) -> str:
-    """Returns the main unspaced script of a text with these character counts; "" if words are separated by spaces."""
+    """Returns the main unspaced script of a text with these character counts; "" if spaces separate its words."""
     shares = script_shares(characters)
     unspaced = [script for script in shares if script in UNSPACED]
     if not unspaced or sum(shares[script] for script in unspaced) < UNSPACED_SHARE:
@@ -149,12 +149,12 @@ def unspaced_script(characters: Mapping[str, int]) -> str:
 
 
 def unspaced_script_of_lines(lines: Sequence[str]) -> str:
-    """Returns the main unspaced script of lines; "" if spaces separate words, perhaps because a tool has cut them."""
+    """Returns the main unspaced script of lines; "" if spaces separate words, perhaps because a tool inserted them."""
     counts = count_characters(lines)
     script = unspaced_script(counts)
     letters = sum(count for character, count in counts.items() if character.isalpha())
     words = sum(len(line.split()) for line in lines)
-    # Lines cut into words have about 1.7 letters per word in Chinese, and about 4 in Thai.
+    # Lines that have been split into words have about 1.7 letters per word in Chinese, and about 4 in Thai.
     max_letters_per_word = 2.5 if script in EAST_ASIAN else 7.0
     return script if letters > max_letters_per_word * words else ""
 
@@ -187,7 +187,7 @@ def _unspaced_run() -> re.Pattern[str]:
 
 @cache
 def mark_class() -> str:
-    """Returns a character class, without its brackets, of marks that modify the letter before: accents, vowel signs."""
+    """Returns a regex character class, without its brackets, of marks that modify a letter, such as accents."""
     characters = [chr(code) for code in range(0x300, 0x10000)]
     return "".join(
         character for character in characters if unicodedata.category(character).startswith("M")
@@ -196,7 +196,7 @@ def mark_class() -> str:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Returns a pattern for words: runs of letters, marks and digits; in unspaced scripts, a letter with its marks."""
+    """Returns a pattern for words: runs of letters, marks and digits or, in unspaced scripts, single letters."""
     unspaced = unspaced_class()
     marks = mark_class()
     return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[^\W_]|[{marks}])+")

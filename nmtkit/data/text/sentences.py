@@ -15,9 +15,9 @@ _SENTENCE_END = re.compile(r"([.!?][\"'”’»)\]]*)\s+")
 def split_sentences(text: str, rule: str = "auto") -> list[str]:
     """Splits a text into sentences, for ROUGE-Lsum and for models that read documents.
 
-    * "tags": at the tags of CNN/DailyMail files (`<t>` and `</t>`, also those with s or q), which are removed.
+    * "tags": at the tags of CNN/DailyMail files (`<t>` and `</t>`, also with s or q instead of t), which are removed.
     * "newline": at newlines only, as in rouge-score; ROUGE-Lsum of a one-line text then equals its ROUGE-L.
-    * "punctuation": at white space after ".", "!" or "?" and closing quotes and brackets; "Mr. Smith" is split too.
+    * "punctuation": at white space after ".", "!" or "?" and closing quotes and brackets; "Mr. Smith" is split, too.
     * "auto": the first of these rules that applies: "tags" if the text has tags, else "newline" if it has newlines,
       else "punctuation".
     """

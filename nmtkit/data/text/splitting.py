@@ -1,4 +1,4 @@
-"""Splits pairs into train, validation and test by a hash of their group.
+"""Splits pairs into training, validation and test sets by a hash of their group.
 
 A group, such as all pairs with the same source or from the same page, is never divided. The splits are the same on
 every machine, do not depend on the order of the corpus, and hardly change when pairs are added.
@@ -23,9 +23,9 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
-"""One in this many pairs is held out for validation, and another one for test."""
+"""One in this many pairs is held out for validation, and the same number for testing."""
 MAX_HELD_OUT = 1_000
-"""Maximum number of different sources held out for validation, and the same number for test."""
+"""Maximum number of distinct sources that are held out for validation, and as many for testing."""
 
 Item = TypeVar("Item")
 
@@ -40,10 +40,10 @@ class BottomKSample(Generic[Item]):
 
     def __init__(self) -> None:
         self.groups: dict[int, list[tuple[int, Item]]] = {}
-        """Items of each group by the group's hash; each item is preceded by its number in the order of the corpus."""
+        """Items of each group, by the group's hash; each item is paired with its number in the order of the corpus."""
         self._negative_digests: list[
             int
-        ] = []  # a heap; its smallest item is the largest hash, negated
+        ] = []  # a heap, whose smallest item is the largest hash, negated
         self.count = 0
         """Number of items."""
         self._next_number = itertools.count()
@@ -75,10 +75,10 @@ class BottomKSample(Generic[Item]):
 
 
 class Splitter(Generic[Item]):
-    """Splits pairs by group: passes pairs for train on at once, and stores the others until the end.
+    """Splits pairs by group: passes on training pairs immediately, and stores the others until the end.
 
-    If hashes are scaled to 0..1, test gets the hashes from 0 to its share, and validation those of the following
-    interval. If one of them exceeds `max_pairs` pairs, its groups with the largest hashes go to train.
+    If hashes are scaled to 0..1, the test set gets the hashes from 0 to its share, and the validation set gets the
+    interval that follows. If one of them exceeds `max_pairs` pairs, its groups with the largest hashes go to train.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Splitter(Generic[Item]):
         self._start = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
         self.held_out: dict[str, BottomKSample[Item]] = {}
-        """Pairs of "test" and "valid"."""
+        """Pairs of the splits "test" and "valid"."""
         for name in self._start:
             self.held_out[name] = BottomKSample()
 
@@ -117,13 +117,13 @@ class Splitter(Generic[Item]):
 class HoldOut:
     """The rule that holds out sources from training. Pairs with equal sources are in the same split.
 
-    Sources with a hash up to `valid` are for validation, those with a larger hash up to `test` for test.
+    Sources with a hash up to `valid` are for validation; those with a larger hash up to `test` are for testing.
     """
 
     valid: int
     test: int
     train_digests: Collection[int] = ()
-    """Hashes that belong to train even if they are that small."""
+    """Hashes that belong to the training set even though they are small enough to be held out."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class HoldOut:
         return ("valid", "test") if self.test > self.valid else ("valid",)
 
     def split_of(self, pair: Example) -> str:
-        """Returns the split of a pair: "train", "valid" or "test". Pairs with an empty side belong to train."""
+        """Returns the split of a pair: "train", "valid" or "test". Pairs with an empty side belong to "train"."""
         digest = _source_digest(pair.src)
         if _is_empty(pair) or digest in self.train_digests or digest > self.test:
             return "train"
@@ -144,16 +144,16 @@ def choose_hold_out(
     train: Callable[[Example], None],
     labelled: bool = False,
 ) -> HoldOut:
-    """Chooses sources for validation that have about one in `HOLD_OUT_ONE_IN` pairs, and as many for test.
+    """Chooses sources for validation that have about one in `HOLD_OUT_ONE_IN` pairs, and as many for testing.
 
     Keeps the pairs of a few thousand sources in memory, however large the corpus is.
 
     Args:
         pairs: the corpus.
         with_test: whether to hold out a test set, too.
-        train: called with each pair for training, not in the order of the corpus.
-        labelled: whether targets are labels. If so, the first source of each label stays in train, which then has all
-            labels.
+        train: called with each training pair; not in the order of the corpus.
+        labelled: whether targets are labels. If so, the first source of each label stays in the training set, so that
+            it contains all labels.
 
     Raises:
         DataError: there are too few sources.
@@ -161,7 +161,9 @@ def choose_hold_out(
     held_out_splits = 2 if with_test else 1
     max_candidates = (held_out_splits + 1) * MAX_HELD_OUT  # sources with the smallest hashes
     candidates = BottomKSample[Example]()
-    end = 1 << 64  # candidates have smaller hashes; decreases while there are too many candidates
+    end = (
+        1 << 64
+    )  # candidates have smaller hashes; it decreases while there are too many candidates
     pair_count = 0
     first_digests: dict[str, int] = {}  # hash of the first source by label
     for pair in pairs:
@@ -185,14 +187,16 @@ def choose_hold_out(
     digests = sorted(candidates.groups.keys() - train_digests)
     candidate_pairs = sum(len(candidates.groups[digest]) for digest in digests)
     pairs_per_split = max(1, pair_count // HOLD_OUT_ONE_IN)
-    # The number of sources, rounded up, that have about `pairs_per_split` pairs, as estimated from the candidates.
+    # The number of sources that have about `pairs_per_split` pairs, estimated from the candidates and rounded up.
     sources_per_split = -(-pairs_per_split * len(digests) // max(candidate_pairs, 1))
     sources_per_split = min(sources_per_split, MAX_HELD_OUT, len(digests) // (held_out_splits + 1))
     if not sources_per_split:
-        first_of_labels = " (without the first of each label)" if labelled else ""
+        exception = ""
+        if labelled:
+            exception = " (not counting the first line of each label, which stays in train)"
         raise DataError(
-            f"{len(digests)} different source lines{first_of_labels} are too few to hold some out for validation; add "
-            "more text, or name other files with --valid"
+            f"{len(digests)} distinct source lines{exception} are too few to hold some out for validation; add more "
+            "text, or provide validation files with --valid"
         )
     hold_out = HoldOut(
         valid=digests[sources_per_split - 1],
@@ -206,7 +210,7 @@ def choose_hold_out(
 
 
 def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
-    """Yields the pairs of some files. Without sources, the target is also the source, which determines the split."""
+    """Yields the pairs of some files. If they have no sources, targets are also used as sources, for `HoldOut`."""
     has_sources = "src" in files.columns
     for pair in read_pairs(files):
         if has_sources:
@@ -226,11 +230,11 @@ def write_splits(
 
     Args:
         files: the corpus.
-        hold_out: decides which sources are for validation and test.
+        hold_out: decides which sources are for validation and testing.
         folder: the new folder.
-        names: names of the training files without suffix, one per file of the corpus. The other files are named valid
-            and test.
-        suffixes: suffixes of source and target files; a single suffix if there are no sources.
+        names: names of the training files without suffixes, one per file of the corpus. The other files are called
+            valid and test.
+        suffixes: suffixes of the source and target files; a single suffix if there are no sources.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:

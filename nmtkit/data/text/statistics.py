@@ -10,7 +10,7 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
-"""Size of the stored sample of each side, which shows how large a vocabulary the text can fill."""
+"""Size of the stored sample of each side, which shows how large a vocabulary the text supports."""
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,20 @@ class SideStatistics:
     """Statistics of one side."""
 
     words: int
-    """Number of words; estimated from the number of characters if words are not separated by white space."""
+    """Number of words, estimated from the number of characters if words are not separated by white space."""
     distinct_words: int
-    """Number of word types; in text without spaces, number of distinct character bigrams. Counting stops at about
+    """Number of distinct words or, in text without spaces, of distinct character bigrams. Counting stops at about
     200,000."""
     characters: int
-    """Number of character types after normalization."""
+    """Number of distinct characters after normalization."""
     frequent_characters: int
-    """Number of character types that together make up 99.95 % of the text."""
+    """Number of distinct characters that together make up 99.95 % of the text."""
     spaced: bool
     """Whether words are separated by white space."""
     length: int
     """The 95th percentile of the number of words in a line."""
     sample: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """The first lines of the text; all lines if it is small."""
+    """The first lines of the text, or all lines if it is small."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class CorpusStatistics:
     one_script: bool
     """Whether both sides use the same script, so that a joint vocabulary makes sense."""
     one_text: bool = False
-    """Whether an example is a single text; if so, it is counted on both sides."""
+    """Whether an example is a single text; if so, this text is counted on both sides."""
     held_out: int = 0
-    """Number of pairs held out for validation and test; they are not included in `pairs`."""
+    """Number of pairs held out for validation and testing; they are not included in `pairs`."""
 
     @property
     def amount(self) -> str:
-        """Number of pairs and words as a text, for messages."""
+        """Number of pairs and words, for messages."""
         if self.one_text:
             return f"{self.pairs:,} texts of {self.tgt.words:,} words"
         return f"{self.pairs:,} pairs of {self.src.words:,} and {self.tgt.words:,} words"
@@ -139,7 +139,7 @@ def _side_statistics(*sides: _Side) -> SideStatistics:
 
 
 def _count_for_share(counts: list[int], share: float) -> int:
-    """Returns how many counts, from the first on, it takes to make up this share of their sum."""
+    """Returns how many of the first counts are needed to make up this share of their sum."""
     if not counts:
         return 0
     sums = list(accumulate(counts))
@@ -147,9 +147,9 @@ def _count_for_share(counts: list[int], share: float) -> int:
 
 
 class CorpusCounter:
-    """Gathers the statistics of a corpus pair by pair.
+    """Gathers the statistics of a corpus, pair by pair.
 
-    All words are counted. In a large corpus, types, characters and lengths are counted in a sample.
+    All words are counted. In a large corpus, distinct words, characters and lengths are counted only in a sample.
     """
 
     _all_up_to = 100_000
@@ -171,7 +171,7 @@ class CorpusCounter:
         self._tgt.add(tgt, is_sampled)
 
     def statistics(self, one_text: bool = False) -> CorpusStatistics:
-        """Returns the statistics; DataError if no pair was counted."""
+        """Returns the statistics; raises a DataError if no pair was counted."""
         if not self.pairs:
             raise DataError(
                 "no pair has text on both sides; nothing can be learned from these files"

@@ -1,7 +1,7 @@
-"""Tokenizers of public models with Hugging Face's library `tokenizers`: byte-level BPE, WordPiece, unigram and others.
+"""Runs the tokenizers of public models with Hugging Face's library `tokenizers`: byte-level BPE, WordPiece and others.
 
 Our vocabulary begins with PAD, UNK, BOS and EOS, followed by the other special tokens, so its ids differ from those of
-the public model. The name of a token that begins a word starts with "▁", whatever the library uses.
+the public model. The name of a token that begins a word starts with "▁", whatever mark the public model uses.
 """
 
 import copy
@@ -21,10 +21,10 @@ from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer, TokenizerCon
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 Affixes = Mapping[Any, Mapping[Any, Sequence[str]]]
-"""Special tokens by side and place, see `TokenizerConfig.affixes`. Keys have type Any because they are literals in the
-settings and strings elsewhere."""
+"""Special tokens by side and place; see `TokenizerConfig.affixes`. The keys have the type Any, because they are
+literals in the settings and strings elsewhere."""
 LANGUAGE = "<language>"
-"""Placeholder in `TokenizerConfig.affixes` for a language that is not chosen yet."""
+"""Placeholder in `TokenizerConfig.affixes` for a language that has not been chosen yet."""
 LANGUAGE_TOKEN = re.compile(r"__[a-z]{2,3}__|[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")
 """Matches the token of a language: __de__ in M2M100, de_DE in mBART, deu_Latn in NLLB."""
 
@@ -32,18 +32,18 @@ _TAG = re.compile(r">>(\S+?)<<\s*")
 SENTINEL = re.compile(r"<extra_id_\d+>")
 """Matches T5's mask tokens, which input texts may contain and which are removed from outputs."""
 _MARKS_AFTER_SPACE = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-"""Texts from which `clean_up_tokenization_spaces` of `transformers` removes the space, in its order."""
+"""Strings from which the option `clean_up_tokenization_spaces` of `transformers` removes the space, in this order."""
 
 
 def library() -> Any:
-    """Imports the library `tokenizers`; raises an NmtkitError if it is not installed."""
+    """Imports and returns the library `tokenizers`; raises an NmtkitError if it is not installed."""
     # The library's threads are off, because large corpora are encoded by several processes.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import tokenizers
     except ImportError as fault:
         raise NmtkitError(
-            "the library that cuts text for this model is not installed; pip install 'nmtkit[huggingface]'"
+            "the library that tokenizes text for this model is not installed; run pip install 'nmtkit[huggingface]'"
         ) from fault
     return tokenizers
 
@@ -51,16 +51,16 @@ def library() -> Any:
 def missing_language_message(side: str, names: Sequence[str]) -> str:
     """Returns a message that asks for the language of a text column; `names` has the model's languages."""
     if side == "src":
-        verb = "read"
+        role = "source"
         option = "--from"
         usual_names = ("eng_Latn", "en_XX", "__en__")
     else:
-        verb = "write"
+        role = "target"
         option = "--to"
         usual_names = ("fra_Latn", "fr_XX", "__fr__")
     example = next((name for name in usual_names if name in names), names[0])
     count = f"{len(names)} languages; {option} list prints them"
-    return f"name the language to {verb}: {option} {example} ({count})"
+    return f"specify the {role} language, for example {option} {example} ({count})"
 
 
 @lru_cache(maxsize=2)
@@ -70,13 +70,12 @@ def parse_tokenizer(content: str) -> Any:
     The tokenizer does not recognize special tokens in a text: "</s>" is tokenized as four characters. It does recognize
     added tokens that the file does not call special, such as T5's sentinels.
     """
+    tokenizers = library()
     try:
-        tokenizer = library().Tokenizer.from_str(content)
-    except NmtkitError:
-        raise
+        tokenizer = tokenizers.Tokenizer.from_str(content)
     except Exception as fault:  # the library raises nothing more specific
         raise CheckpointError(
-            f"not a tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})"
+            f"not a Hugging Face tokenizer, or damaged ({shorten(str(fault), 200)})"
         ) from fault
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -85,11 +84,11 @@ def parse_tokenizer(content: str) -> Any:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of the library with our vocabulary; `column` is its text column.
+    """A tokenizer from Hugging Face's `tokenizers` library with our vocabulary; `column` is its text column.
 
     Each source is preceded by the text `config.source_prefix`, and each text is enclosed in the special tokens
     `config.affixes`. A text may begin with a language tag, as in `>>de_DE<< Hallo`. The tag replaces the language among
-    the affixes; if there is none, the language's token is put before the text. A text cannot be encoded before its
+    the affixes; if they contain no language, its token is put before the text. A text cannot be encoded before its
     language is chosen.
 
     Tokens that share an embedding row in the public model (such as BOS and EOS) have different ids here; see
@@ -109,13 +108,13 @@ class HuggingFaceTokenizer(Tokenizer):
             public_ids = np.array(facts["ids"], dtype=np.int64)  # (V,)
             self._cleans_up = bool(facts["clean_up"])
             if public_ids.shape != (len(vocabulary),) or public_ids.min() < 0:
-                raise ValueError(f"{len(public_ids)} ids for {len(vocabulary)} tokens")
+                raise ValueError(f"expected {len(vocabulary)} ids, none of them negative")
         except (ValueError, KeyError, TypeError, OverflowError) as fault:
             raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
         self._public_ids = public_ids
         """The public model's id for each of our ids, `(V,)`."""
-        # Our id for each public id. Special tokens become UNK: a text may contain the spelling of one, which unigram
-        # would recognize.
+        # Our id for each public id. Special tokens become UNK, because a text may contain the spelling of one, which a
+        # unigram tokenizer would recognize.
         n_public_ids = max(public_ids.max() + 1, self._tokenizer.get_vocab_size())
         self._our_ids = np.full(n_public_ids, UNK, dtype=np.int64)
         n_specials = vocabulary.n_specials
@@ -174,7 +173,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return other
 
     def first_tokens(self) -> list[str]:
-        """Returns the special tokens with which all texts begin, except for a language that is not chosen yet."""
+        """Returns the special tokens with which all texts begin, except for a language that has not been chosen yet."""
         return [name for name in self._before if name != LANGUAGE]
 
     def public_names(self, tokens: Sequence[str]) -> list[str]:
@@ -208,9 +207,9 @@ class HuggingFaceTokenizer(Tokenizer):
         """Returns the content of our file.
 
         Args:
-            tokenizer: Text of a `tokenizer.json`.
-            ids: The public model's id for each of our ids.
-            clean_up: Whether joining removes spaces before punctuation marks.
+            tokenizer: text of a `tokenizer.json`.
+            ids: the public model's id for each of our ids.
+            clean_up: whether joining removes spaces before punctuation marks.
         """
         facts = {"clean_up": clean_up, "ids": [*ids], "tokenizer": tokenizer}
         return json.dumps(facts, ensure_ascii=False).encode()
@@ -311,7 +310,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _replaced(names: Sequence[str], languages: Container[str], language: str) -> list[str]:
-    """Replaces all languages among special tokens, including the placeholder in `languages`, by `language`."""
+    """Replaces all languages among special tokens, including the placeholder in `languages`, with `language`."""
     replaced = []
     for name in names:
         if name in languages:

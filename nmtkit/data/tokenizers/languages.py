@@ -71,7 +71,7 @@ def find_language(language: str, names: Sequence[str]) -> str:
 
 
 def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
-    """Returns up to three names of the same language in another standard; if there are none, the most similar name."""
+    """Returns up to three names of the same language in other standards; if there are none, the most similar name."""
     code = re.split(r"[_-]", language.strip("_").lower())[0]
     equivalent_codes = {code, _THREE_LETTERS.get(code, code), _TWO_LETTERS.get(code, code)}
     same_language = []
@@ -90,10 +90,10 @@ def affixes_in_direction(
     """Returns affixes in which these languages replace the previous languages.
 
     Args:
-        affixes: Special tokens by side and place; not modified.
-        names: The model's languages.
-        source: Language of the sources. None leaves it unchanged; `LANGUAGE` leaves the choice open.
-        target: Language of the targets, likewise.
+        affixes: special tokens by side and place; not modified.
+        names: the model's languages.
+        source: language of the sources. None leaves it unchanged; `LANGUAGE` leaves the choice open.
+        target: language of the targets, in the same way.
     """
     chosen: dict[str, dict[str, list[str]]] = {}
     for side, places in affixes.items():
@@ -115,7 +115,7 @@ def affixes_in_direction(
 
 
 def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
-    """Returns the language chosen for each side of a multilingual model, or None; empty for other models."""
+    """Returns the chosen language, or None, for each side of a multilingual model; nothing for other models."""
     names = language_names(config.specials)
     if not names:
         return {}
@@ -141,7 +141,7 @@ def sides_without_language(config: TokenizerConfig) -> list[str]:
 
 
 def require_languages(config: TokenizerConfig) -> None:
-    """Raises a RecipeError that asks for all languages that are not chosen yet."""
+    """Raises a RecipeError that asks for all languages that have not been chosen yet."""
     missing = sides_without_language(config)
     if missing:
         names = language_names(config.specials)
@@ -162,15 +162,15 @@ def in_direction(
 
 
 def forces_first_token(tokenizers: Tokenizers) -> bool:
-    """Whether all translations begin with the same special token, such as the target language."""
+    """Returns whether all translations begin with the same special token, such as the target language."""
     try:
         return bool(tokenizers.tgt.encode(""))
-    except RecipeError:  # the language is not chosen yet
+    except RecipeError:  # the language has not been chosen yet
         return True
 
 
 def begins_with_language(tokenizers: Tokenizers) -> bool:
-    """Whether the decoder's first input is the target language, as in mBART-25; `copy_first_input` sets it."""
+    """Returns whether the decoder's first input is the target language, as in mBART-25; see `copy_first_input`."""
     return bool(tokenizers.config.affixes.get("tgt", {}).get("start"))
 
 
@@ -205,7 +205,7 @@ def _sum_rows(groups: Sequence[Tensor], gradient: Tensor) -> Tensor:
 
 
 def with_affixes(tokenizers: Tokenizers, affixes: Affixes) -> Tokenizers:
-    """Returns imported tokenizers, changed to put these special tokens around texts."""
+    """Returns copies of imported tokenizers that put these special tokens around texts."""
     config = tokenizers.config.model_copy(update={"affixes": affixes})
     columns = {}
     for column, tokenizer in tokenizers.items():

@@ -84,8 +84,8 @@ class _MergedWord(NamedTuple):
 class BpeDropout(SubwordSampler):
     """BPE-dropout (Provilkov et al. 2020, section 3.2): each merge is skipped with probability `dropout`.
 
-    As in sentencepiece, a skipped merge is not tried again unless a neighbour changes. The merge with the highest score
-    comes next, the leftmost one if several are equal.
+    As in sentencepiece, merges are tried in descending order of their scores, equal ones from left to right. A skipped
+    merge is not tried again unless a neighbour changes.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], dropout: float) -> None:

@@ -1,7 +1,7 @@
-"""Tokenizers: sentencepiece (bpe, unigram, char) and words.
+"""The interface of tokenizers, and the tokenizers that use sentencepiece (bpe, unigram, char) or whole words.
 
-All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and replacing each mark by a space
-restores the text. If a text itself contains the mark, it counts as white space.
+All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and replacing each mark with a space
+restores the text. A mark in the text itself counts as white space.
 """
 
 import io
@@ -22,7 +22,7 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
 from nmtkit.data.text.sentences import split_sentences
-from nmtkit.data.tokenizers.sentencepiece_model import with_space_rules
+from nmtkit.data.tokenizers.sentencepiece_rules import with_space_rules
 from nmtkit.data.tokenizers.subword_sampling import (
     BpeDropout,
     SubwordSampler,
@@ -36,8 +36,8 @@ WORD_START = "▁"
 
 MAX_VOCAB_SIZE = 100_000_000
 TRAIN_LINES = 200_000
-"""Maximum number of pairs from which a vocabulary is learned. They are spread evenly over the corpus and have at most
-134 million characters. Files contribute in proportion to their weights."""
+"""Maximum number of pairs on which a tokenizer is trained. They are spread evenly over the corpus and have at most 134
+million characters. Files contribute in proportion to their weights."""
 
 
 class TokenizerConfig(Settings):
@@ -54,15 +54,16 @@ class TokenizerConfig(Settings):
         "marian",
         "huggingface",
     ] = "bpe"
-    """bpe or unigram (subwords, by sentencepiece), char (characters), wordpiece (as in GNMT), word (words and
-    punctuation), whitespace or pieces (text that is already tokenized; pieces: by sentencepiece). marian and
-    huggingface are for imported models only."""
+    """Kind of tokenizer: bpe or unigram (subwords), char (characters), wordpiece (subwords as in GNMT), word (words and
+    punctuation), whitespace (for text that is already tokenized) or pieces (for text that sentencepiece has already
+    tokenized). marian and huggingface are for imported models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """Size of each vocabulary, including special tokens; smaller if the text has fewer words or subwords."""
+    """Size of each vocabulary, including special tokens. A vocabulary is smaller if the text has too few words or
+    subwords."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
     """Size of the target vocabulary if each side has its own. Default: vocab_size."""
     joint: bool = True
-    """Learn one vocabulary from both sides together. false: one vocabulary per side."""
+    """Train one tokenizer on both sides together. false: one tokenizer per side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Sample tokenizations of training text; 0 turns this off. bpe: probability of skipping a merge (BPE-dropout;
     usually 0.1). unigram: how strongly likely tokenizations are preferred (alpha of subword regularization; usually
@@ -75,11 +76,13 @@ class TokenizerConfig(Settings):
     normalization: Normalization = DEFAULT
     """nfkc_numbers: unify compatible characters (full-width letters, ligatures), but keep superscripts, subscripts,
     fractions, enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: complete NFKC, which turns 10⁵ into
-    105 and 2½ into 21⁄2. none: change nothing but white space. White space always separates words."""
+    105 and 2½ into 21⁄2. none: change only white space. White space always separates words."""
     min_frequency: int = Field(default=1, ge=1)
-    """word, whitespace and pieces only: rarer words become unknown."""
+    """word, whitespace and pieces: how often a word must occur in the training text to be in the vocabulary; rarer
+    words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
-    """bpe, unigram, char: share of the text that the characters in the vocabulary cover; rarer ones become unknown."""
+    """bpe, unigram and char: share of the training text that the characters in the vocabulary cover; rarer characters
+    become unknown."""
     specials: list[str] = Field(default_factory=list)
     """Additional special tokens, such as <mask>, which get the ids 4, 5, ... in this order. They are never recognized
     in a text."""
@@ -89,47 +92,48 @@ class TokenizerConfig(Settings):
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = (
         Field(default_factory=dict)
     )
-    """huggingface only: special tokens before and after the texts on a side, such as `{src: {before: [de_DE]}}`; BOS
-    and EOS are added in any case. `start` is the language that BOS represents. <language> is the placeholder for a
-    language that is not chosen yet; the corpora's `src_lang` and `tgt_lang` choose it."""
+    """Special tokens before and after the texts on a side, such as `{src: {before: [de_DE]}}`; for huggingface only.
+    BOS and EOS are added in any case. `start` is the language that BOS represents. <language> is the placeholder for a
+    language that has not been chosen yet; a corpus chooses it with `src_lang` and `tgt_lang`."""
     source_prefix: str = ""
-    """huggingface only: text before each source, such as "summarize: ", which selects a task of T5."""
+    """Text before each source, such as "summarize: ", which selects a task of T5; for huggingface only."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
     """Settings for single text columns that override the common ones, such as `{tgt: {kind: word, vocab_size: 500}}`.
-    If there are two texts, set joint: false."""
+    If both sides are text, this requires `joint: false`."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
             raise ValueError(
-                f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0"
+                f"sampling: a tokenizer of kind {self.kind} has only one way to split a text; use bpe or unigram, "
+                "or set sampling to 0"
             )
         if self.min_frequency > 1 and not self.cuts_words:
             raise ValueError(
-                "min_frequency: only word, whitespace and pieces count words; subwords take vocab_size"
+                "min_frequency: only word, whitespace and pieces count words; for subwords, set vocab_size"
             )
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError(
-                "tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false"
+                "tgt_vocab_size: with joint, both sides share one vocabulary; set joint to false"
             )
         all_specials = [*SPECIALS, *self.special_tokens]
         has_repeated_names = len({*all_specials}) < len(all_specials)
         has_spaces = any([name] != name.replace(WORD_START, " ").split() for name in all_specials)
         if has_repeated_names or has_spaces:
             raise ValueError(
-                f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space"
+                f"specials: the names must be distinct, contain no white space, and differ from {' '.join(SPECIALS)}"
             )
         if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(all_specials)):
             raise ValueError(
                 f"specials: vocab_size must be larger than the number of special tokens, {len(all_specials)}, "
-                "and kind not marian"
+                "and kind must not be marian"
             )
-        if self.affixes and self.kind != "huggingface":
-            raise ValueError("affixes: only tokenizers of kind huggingface have them")
-        if self.source_prefix and self.kind != "huggingface":
-            raise ValueError(
-                "source_prefix: only tokenizers of kind huggingface have one; put the prefix into the text instead"
-            )
+        remedies = {"affixes": "remove it", "source_prefix": "put the prefix into the text instead"}
+        for key, remedy in remedies.items():
+            if getattr(self, key) and self.kind != "huggingface":
+                raise ValueError(
+                    f"{key}: only tokenizers of kind huggingface have this setting; {remedy}"
+                )
         for name in self.columns:
             self.for_column(name)
         return self
@@ -178,7 +182,7 @@ class Tokenizer(ABC):
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
         """Returns the ids of each text, without BOS and final EOS; with `config.sentences`, EOS separates sentences.
 
-        Without a seed, these are the best tokenizations. With a seed, tokenizations are sampled at the rate
+        Without a seed, each text gets its best tokenization. With a seed, tokenizations are sampled at the rate
         `config.sampling`; they depend only on the seed, the text and its index in `texts`.
         """
         if seed is not None:
@@ -199,7 +203,7 @@ class Tokenizer(ABC):
         return rows
 
     def sample(self, text: str, generator: Random) -> list[int]:
-        """Returns the ids of a tokenization sampled at the rate `config.sampling`, drawn from `generator`."""
+        """Returns the ids of a tokenization that `generator` samples at the rate `config.sampling`."""
         if not self.config.sentences:
             return self._sampled(text, generator)
         return _with_ends(self._sampled(sentence, generator) for sentence in split_sentences(text))
@@ -229,27 +233,27 @@ class Tokenizer(ABC):
         return self.encode_many([text])[0]
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """Converts ids to tokens, without PAD, BOS and EOS; ids from V on index into `oov`."""
+        """Converts ids to tokens, without PAD, BOS and EOS; the ids V, V+1, ... stand for the words in `oov`."""
         visible = (number for number in ids if number not in (PAD, BOS, EOS))
         return self.vocabulary.tokens_of(visible, oov)
 
     def join(self, pieces: Iterable[str]) -> str:
-        """Joins pieces to a text."""
+        """Joins pieces to form a text."""
         if self.config.kind == "pieces":
             return " ".join(pieces)
         return "".join(pieces).replace(WORD_START, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
-        """Converts ids to a text in which unknown words are <unk>."""
+        """Converts ids to a text, in which unknown words appear as <unk>."""
         return self.join(self.pieces(ids, oov))
 
     def prepared(self, text: str) -> str:
-        """Returns the text as it is cut into tokens: lowercased and normalized according to the settings."""
+        """Returns the text that is split into tokens: lowercased and normalized according to the settings."""
         # Not done by sentencepiece, whose case folding would also turn German "ß" into "ss".
         return text.lower() if self.config.lowercase else text
 
     def normalized(self, text: str) -> str:
-        """Returns the text as the model sees it: texts with equal forms have the same tokens."""
+        """Returns the form of the text that determines its tokens: texts with equal forms have the same tokens."""
         return self.prepared(text)
 
 
@@ -269,10 +273,10 @@ _LANGUAGE = re.compile(r">>\S+?<<")
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords or characters from a sentencepiece model; `model` is the content of its file.
+    """Tokenizes text into subwords or characters with a sentencepiece model; `model` is the content of its file.
 
-    If there is a `table`, as in Marian, this vocabulary determines the ids instead of the model, and a language tag
-    such as `>>fr<<` may precede a text.
+    If there is a `table`, as for models of Marian, this vocabulary determines the ids instead of the model, and a
+    language tag such as `>>fr<<` may precede a text.
     """
 
     suffix = ".model"
@@ -302,17 +306,17 @@ class SentencePieceTokenizer(Tokenizer):
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "SentencePieceTokenizer":
-        """Learns a model from lines; the result is the same on all machines.
+        """Trains a model on lines; the result is the same on all machines.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
 
-        The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords. `what` names the text in
-        messages.
+        The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords. `what` describes the
+        lines in messages.
         """
         size = config.vocab_size
         while True:
             try:
-                model = _learn_model(config, lines, size)
+                model = _train_model(config, lines, size)
             except RuntimeError as fault:
                 # If there are too few subwords, sentencepiece reports the largest possible size.
                 largest = _LARGEST_SIZE.search(str(fault))
@@ -325,7 +329,7 @@ class SentencePieceTokenizer(Tokenizer):
     @override
     def prepared(self, text: str) -> str:
         if self._uses_table:
-            # Models of other toolkits do their own normalization.
+            # Models from other toolkits normalize text themselves.
             return super().prepared(text)
         return _prepared(self.config, text)
 
@@ -384,18 +388,21 @@ class SentencePieceTokenizer(Tokenizer):
         return self._model
 
 
-def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> bytes:
-    """Learns a sentencepiece model with `size` tokens, and returns the content of its file; RuntimeError on failure."""
+def _train_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> bytes:
+    """Trains a sentencepiece model with `size` tokens, and returns the content of its file.
+
+    Raises a RuntimeError if sentencepiece fails.
+    """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         # sentencepiece ignores lines with "▅", which it uses internally for unknown characters.
-        sentence_iterator=(_learned_line(config, line).replace("▅", " ") for line in lines),
+        sentence_iterator=(_training_line(config, line).replace("▅", " ") for line in lines),
         model_writer=model,
         model_type=config.kind,
         vocab_size=size,
         hard_vocab_limit=config.kind != "char",
         character_coverage=config.character_coverage,
-        # sentencepiece does not have the rules nfkc_numbers; `_learned_line` applies them.
+        # sentencepiece does not have the rules nfkc_numbers; `_training_line` applies them.
         normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
         pad_id=PAD,
         unk_id=UNK,
@@ -423,13 +430,12 @@ def _prepared(config: TokenizerConfig, text: str) -> str:
     return separate_words(text)
 
 
-def _learned_line(config: TokenizerConfig, line: str) -> str:
-    """Prepares a line for learning a model."""
+def _training_line(config: TokenizerConfig, line: str) -> str:
+    """Prepares a line on which a model is trained."""
     text = _prepared(config, line)
     if config.normalization == "none":
-        return normalize(
-            text, "none"
-        )  # the model gets its rules for white space only after learning
+        # The rules for white space are added to the model only after it has been trained.
+        return normalize(text, "none")
     return text
 
 
@@ -437,7 +443,7 @@ _LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
-    """Converts an error message of sentencepiece's trainer to an exception that explains it."""
+    """Converts an error message of sentencepiece's trainer into an exception that explains it."""
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
     if too_small is not None:
         return RecipeError(
@@ -446,9 +452,9 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
         )
     if "sentences_.empty()" in fault or "all_chars_count" in fault:
         return DataError(
-            f"tokenizer: no {what} to learn from; the training files have only empty lines"
+            f"tokenizer: there is no {what} to train on; the training files contain only empty lines"
         )
-    return DataError(f"tokenizer: sentencepiece cannot learn from this {what}: {fault}")
+    return DataError(f"tokenizer: sentencepiece cannot be trained on this {what}: {fault}")
 
 
 @cache
@@ -463,7 +469,7 @@ def _word() -> re.Pattern[str]:
 
 
 class WordTokenizer(Tokenizer):
-    """Words, numbers and single punctuation marks.
+    """Splits text into words, numbers and single punctuation marks.
 
     A run of letters (with their accents) and digits is a token, and so is a number with points or commas between its
     digits; any other character is a token by itself. Joining restores the text except for the width of white space and
@@ -477,9 +483,9 @@ class WordTokenizer(Tokenizer):
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "WordTokenizer":
-        """Makes a vocabulary of the most frequent words in the lines; raises a DataError if there are none.
+        """Builds a vocabulary from the most frequent words in the lines; raises a DataError if there are none.
 
-        `what` names the text in messages.
+        `what` describes the lines in messages.
         """
         # A tokenizer with an empty vocabulary can already split lines.
         specials = [*SPECIALS, *config.special_tokens]
@@ -495,7 +501,7 @@ class WordTokenizer(Tokenizer):
         )
         if len(vocabulary) == vocabulary.n_specials:
             raise DataError(
-                f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high"
+                f"tokenizer: there are no words to train on: the {what} is empty, or min_frequency is too high"
             )
         return cls(config, vocabulary)
 
@@ -547,10 +553,10 @@ class WordTokenizer(Tokenizer):
 
 
 def _with_word_starts(pieces: Iterable[str]) -> list[str]:
-    """Adds the mark to pieces of kind word that would otherwise merge with the word before them.
+    """Adds the word-start mark to tokens of a `word` tokenizer that would otherwise merge with the word before them.
 
-    Tokenized text needs no such mark, but a model may write "mid", "-", "year", "year". Without it, the text would be
-    "mid-yearyear", with a word that the model did not write.
+    Tokenized text needs no such mark, but a model may generate "mid", "-", "year", "year". Without the mark, the text
+    would be "mid-yearyear", with a word that the model did not generate.
     """
     marked: list[str] = []
     for piece in pieces:

@@ -55,7 +55,7 @@ class Tokenizers(dict[str, Tokenizer]):
 
     def __missing__(self, column: str) -> Tokenizer:
         raise CheckpointError(
-            f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}"
+            f"there is no tokenizer for {column}; the columns with text are: {', '.join(self) or 'none'}"
         )
 
     @property
@@ -79,7 +79,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
     def text_forms(self) -> TextForms:
-        """Returns the functions, by column, that convert a text to the form that the model sees.
+        """Returns, for each column, the function that converts a text to the form that determines its tokens.
 
         Texts with equal forms count as duplicates.
         """
@@ -95,7 +95,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return bytes_checksum(bytes(joined))
 
     def with_source_prefix(self, prefix: str) -> "Tokenizers":
-        """Returns the tokenizers of an imported model, changed to put this text before each source."""
+        """Returns copies of the tokenizers of an imported model that put this text before each source."""
         settings = self.config.model_dump()
         settings["source_prefix"] = prefix
         config = parse(TokenizerConfig, settings, "tokenizer")
@@ -110,7 +110,7 @@ class Tokenizers(dict[str, Tokenizer]):
 
     def _contents(self) -> dict[str, bytes]:
         """Returns the contents of all files except the settings, by file name."""
-        # A shared vocabulary is stored once; Marian has one sentencepiece model per side even then.
+        # A shared vocabulary is stored once; even then, Marian has a sentencepiece model for each side.
         vocabularies: Mapping[str, Tokenizer] = {"joint": self.src} if self.shared else self
         models = self if self.config.kind == "marian" else vocabularies
         contents = {}
@@ -124,7 +124,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return contents
 
     def save(self, folder: Path) -> None:
-        """Writes the files that `load` reads to a folder."""
+        """Writes to a folder the files that `load` reads."""
         settings = self.config.model_dump()
         if len(self) != 2:
             settings["texts"] = [*self]
@@ -150,13 +150,12 @@ class Tokenizers(dict[str, Tokenizer]):
         check_sums(folder / _SUMS)
         path = folder / _SETTINGS
         try:
-            settings = dict(parse_json(read_vocabulary_file(path, "it"), path.name))
+            settings = dict(parse_json(read_vocabulary_file(path, "the settings"), path.name))
             texts = list[str](settings.pop("texts", TEXT_COLUMNS))
             features = int(settings.pop("features", 0))
-            settings.setdefault(
-                "normalization", "nfkc"
-            )  # files without this key are older than nfkc_numbers
-            # This setting of earlier versions affected only learning.
+            # Files without this key are older than the rules nfkc_numbers.
+            settings.setdefault("normalization", "nfkc")
+            # This setting of earlier versions affected only training.
             settings.pop("train_lines", None)
             config = parse(TokenizerConfig, settings, str(path))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
@@ -191,10 +190,10 @@ def load_tokenizer(
     """Reads a tokenizer from its file; raises a CheckpointError if the file is missing or damaged.
 
     Args:
-        config: Settings.
-        stem: Path of the file without its suffix.
-        table: Vocabulary of an imported model, whose ids differ from the ids in the file.
-        column: Text column that the tokenizer is for; needed only for kind huggingface.
+        config: settings of the tokenizer.
+        stem: path of the file without its suffix.
+        table: vocabulary of an imported model, whose ids differ from the ids in the file.
+        column: text column of the tokenizer; needed only for a `huggingface` tokenizer.
     """
     if config.cuts_words or config.kind == "wordpiece":
         word_tokenizer = WordTokenizer if config.cuts_words else WordPieceTokenizer
@@ -209,7 +208,7 @@ def load_tokenizer(
     content = read_vocabulary_file(path)
     try:
         if config.kind == "huggingface":
-            assert table is not None, "a tokenizer of Hugging Face needs a vocabulary"
+            assert table is not None, "a Hugging Face tokenizer needs a vocabulary"
             return HuggingFaceTokenizer(config, content, table, column)
         return SentencePieceTokenizer(config, content, table)
     except CheckpointError as fault:

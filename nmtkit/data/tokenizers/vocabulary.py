@@ -12,14 +12,17 @@ from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.files import bytes_checksum
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-RESTORE_HINT = "copy the folder again; from the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
+RESTORE_HINT = (
+    "copy the folder again, or recreate this file from the same text with "
+    "`nmtkit preprocess RECIPE --run DIR`"
+)
 """Remedy for a damaged vocabulary file, in messages."""
 V = TypeVar("V", bound="Vocabulary")
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id: PAD, UNK, BOS and EOS, then `further` special tokens, then the tokens of texts.
+    """The tokens in the order of their ids: PAD, UNK, BOS and EOS, the `further` special tokens, the tokens of texts.
 
     Tokens are distinct and not empty. Special tokens are never recognized in a text.
     """
@@ -30,7 +33,7 @@ class Vocabulary:
         specials = [*self.reserved, *further]
         if [*tokens[: len(specials)]] != specials:
             raise CheckpointError(
-                f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}"
+                f"vocabulary: the first tokens must be {' '.join(specials)}; {RESTORE_HINT}"
             )
         self.specials = tuple(further)
         self.n_specials = len(specials)
@@ -52,7 +55,7 @@ class Vocabulary:
         min_frequency: int = 1,
         further: Sequence[str] = (),
     ) -> V:
-        """Makes a vocabulary of the most frequent tokens; tokens with equal counts are in code-point order.
+        """Builds a vocabulary from the most frequent tokens; tokens with equal counts are sorted by code point.
 
         `max_size` includes the special tokens.
         """
@@ -81,14 +84,14 @@ class Vocabulary:
         return [get(token, UNK) for token in tokens]
 
     def text_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of tokens in a text; UNK also for words that look like a special token, such as "<s>"."""
+        """Returns the ids of the tokens of a text; words that look like a special token, such as "<s>", become UNK."""
         return [self._text_ids.get(token, UNK) for token in tokens]
 
     def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
         """Assigns the ids V, V+1, ... to the unknown words of a source, in the order of their first occurrence.
 
-        Use the *target* vocabulary: extended ids are the ids that the decoder can write (See et al. 2017, section 2.2).
-        Returns the id of each source token, and the unknown words in the order of their ids.
+        Use the *target* vocabulary: extended ids are the ids that the decoder can generate (See et al. 2017, section
+        2.2). Returns the id of each source token, and the unknown words in the order of their ids.
         """
         ids: list[int] = []
         oov_ids: dict[str, int] = {}
@@ -101,7 +104,7 @@ class Vocabulary:
         return ids, list(oov_ids)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
-        """Returns the ids of a target; words in `oov`, the unknown words of the source, get their extended ids."""
+        """Returns the ids of a target, with extended ids for words in `oov`, the unknown words of the source."""
         oov_ids = {token: number for number, token in enumerate(oov, start=len(self.tokens))}
         ids = []
         for token in tgt_tokens:
@@ -112,7 +115,7 @@ class Vocabulary:
         return ids
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """Converts ids to tokens; ids from V on index into `oov`."""
+        """Converts ids to tokens; the ids V, V+1, ... stand for the words in `oov`."""
         if not oov:
             return [self.tokens[number] for number in ids]
         size = len(self.tokens)
@@ -125,7 +128,7 @@ class Vocabulary:
         return tokens
 
     def content(self) -> bytes:
-        """Returns the content of the vocabulary's file: UTF-8, one token per line; line n, counted from 0, has id n."""
+        """Returns the content of the vocabulary's file: UTF-8, one token per line, in the order of the ids."""
         return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
@@ -139,9 +142,9 @@ class Vocabulary:
             ) from fault
         if not text.endswith("\n"):
             raise CheckpointError(
-                f"{path}: truncated (no line end after the last token); {RESTORE_HINT}"
+                f"{path}: truncated (no newline after the last token); {RESTORE_HINT}"
             )
-        # Not splitlines(): a token may contain one of Unicode's rarer line separators.
+        # `splitlines` would also split at Unicode's rarer line separators, which tokens may contain.
         tokens = text.removesuffix("\n").split("\n")
         try:
             return cls(tokens, further)
@@ -150,7 +153,7 @@ class Vocabulary:
 
 
 def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
-    """Reads a vocabulary file of a run; raises a CheckpointError about `what` if it cannot be read."""
+    """Reads a vocabulary file of a run; raises a CheckpointError, which mentions `what`, if it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # reading a named pipe would block
             raise OSError(errno.EINVAL, "not a file")
@@ -162,7 +165,7 @@ def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
 
 
 def check_sums(path: Path) -> None:
-    """Verifies the checksums, listed in `path`, of files in the same folder; CheckpointError if one differs."""
+    """Verifies the checksums listed in `path` for files in its folder; raises a CheckpointError if one differs."""
     if not os.path.lexists(path):  # a folder that was copied without its checksums is usable
         return
     try:
@@ -173,7 +176,7 @@ def check_sums(path: Path) -> None:
                 continue
             checksum = bytes_checksum(read_vocabulary_file(file))
             if checksum != checksums[name]:
-                raise CheckpointError(f"{file}: damaged (its checksum differs); {RESTORE_HINT}")
+                raise CheckpointError(f"{file}: damaged (checksum mismatch); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
 
@@ -184,20 +187,20 @@ class LabelVocabulary(Vocabulary):
     reserved: ClassVar[tuple[str, ...]] = ()
 
     def encode(self, labels: Sequence[str], place: str) -> list[int]:
-        """Returns the ids of an example's labels; raises a DataError about `place` if one is missing or unknown."""
+        """Returns the ids of the labels at `place`; raises a DataError if a label is missing or unknown."""
         if not labels or "" in labels:
-            raise DataError(f"{place}: there is no label; write it there, or leave the example out")
+            raise DataError(f"{place}: the label is missing; add it, or remove the example")
         for label in labels:
             if label not in self:
                 train_labels = shorten(", ".join(self.tokens))
                 raise DataError(
-                    f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct it"
+                    f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct the label"
                 )
         return self.ids(labels)
 
 
 def split_labels(line: str, kind: ColumnType | None) -> list[str]:
-    """Returns the labels in a line: a single label if the column's type is "label", several words if it is "labels"."""
+    """Returns the labels in a line: the whole line for a column of type "label", its words for type "labels"."""
     if kind == "labels":
         return line.split()
     return [line.strip()]

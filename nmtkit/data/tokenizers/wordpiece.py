@@ -2,8 +2,8 @@
 
 Schuster and Nakajima 2012, "Japanese and Korean Voice Search", section 3, and Wu et al. 2016, section 4.1: the
 vocabulary starts with all characters. Each step merges the two neighbouring symbols that increase the likelihood of the
-text most. A word is cut from left to right, always into the longest token of the vocabulary. BPE (Sennrich et al. 2016,
-Algorithm 1) merges the most frequent neighbours instead.
+text most. A word is split from left to right, always taking the longest token of the vocabulary. BPE (Sennrich et al.
+2016, Algorithm 1) merges the most frequent neighbours instead.
 """
 
 from collections import Counter
@@ -116,14 +116,17 @@ def _with_row(array: "np.ndarray[Any, Any]", row: int) -> "np.ndarray[Any, Any]"
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Words and punctuation as in kind word, cut into tokens; a word that cannot be cut becomes unknown as a whole."""
+    """Splits text into words and punctuation like a `word` tokenizer, and then these into subwords.
+
+    A word that cannot be split into tokens of the vocabulary becomes unknown as a whole.
+    """
 
     @classmethod
     @override
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "WordPieceTokenizer":
-        """Learns a vocabulary, in the order of the merges; raises a RecipeError if not all characters fit into it."""
+        """Learns a vocabulary in the order of the merges; raises a RecipeError if not all characters fit into it."""
         specials = [*SPECIALS, *config.special_tokens]
         # A tokenizer with an empty vocabulary can already split lines.
         splitter = cls(config, Vocabulary(specials, config.special_tokens))
@@ -131,7 +134,7 @@ class WordPieceTokenizer(WordTokenizer):
         for line in lines:
             words.update(WordTokenizer.tokens(splitter, line))
         if not words:
-            raise DataError(f"tokenizer: no words to learn from: the {what} is empty")
+            raise DataError(f"tokenizer: there are no words to train on: the {what} is empty")
         characters = sorted(set("".join(words)))
         smallest_size = len(specials) + len(characters)
         if config.vocab_size < smallest_size:
@@ -156,9 +159,9 @@ class WordPieceTokenizer(WordTokenizer):
         return list(chain.from_iterable(map(self._cut, words)))
 
     def _cut(self, word: str) -> list[str]:
-        """Cuts a word from left to right, always into the longest token (Wu et al. 2016, section 4.1).
+        """Splits a word from left to right, always taking the longest token (Wu et al. 2016, section 4.1).
 
-        Returns the whole word if some remainder does not begin with a token.
+        Returns the whole word if no token matches the beginning of what remains.
         """
         tokens = []
         begin = 0
@@ -174,7 +177,7 @@ class WordPieceTokenizer(WordTokenizer):
 
 @dataclass(frozen=True)
 class Merge:
-    """One merge in learning a tokenizer."""
+    """One merge in the training of a tokenizer."""
 
     pair: Pair
     count: int
@@ -184,13 +187,14 @@ class Merge:
 
 
 def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
-    """Yields the merges of a tokenizer of kind bpe or wordpiece, in order, as they apply to a text.
+    """Yields the merges of a `bpe` or `wordpiece` tokenizer, in order, as they apply to a text.
 
-    Skips tokens that no two neighbouring symbols of the text form. Raises a RecipeError for other kinds of tokenizers.
+    Skips tokens that no two neighbouring symbols of the text would form. Raises a RecipeError for other kinds of
+    tokenizers.
     """
     if tokenizer.config.kind not in ("bpe", "wordpiece"):
         raise RecipeError(
-            f"tokenizer.kind: {tokenizer.config.kind} has no merges; take bpe or wordpiece"
+            f"tokenizer.kind: {tokenizer.config.kind} has no merges; use bpe or wordpiece"
         )
     words: Counter[str] = Counter()
     for line in text:
@@ -198,7 +202,7 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
         words.update(WORD_START + word for word in line_words)
     merges = Merges(words)
     for token in tokenizer.vocabulary.tokens[tokenizer.vocabulary.n_specials :]:
-        # The vocabulary does not say which two symbols form the token: assume the pair that is most frequent now.
+        # The vocabulary does not record which two symbols form the token: assume the pair that is most frequent now.
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         if not pairs:
             continue

@@ -23,20 +23,21 @@ from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS
 
 PieceShare = tuple[int, list[float]]
-"""The pieces of a word: index of the first piece, and the word's share of each piece from there on."""
+"""The pieces of a word: index of the first piece, and the word's share of this piece and of each following piece."""
 
 WORDS_AT_ONCE = 128
-"""Number of words whose pieces are summed at a time: a table of all words and pieces would grow quadratically with the
+"""Number of words whose pieces are summed at a time. A table of all words and pieces would grow quadratically with the
 length of the line."""
 
 
 @dataclass(frozen=True)
 class WordSegmentation:
-    """A line as words and as token ids, without EOS; `shares` has each word's tokens and its share of them."""
+    """A line split into words and into token ids, without EOS."""
 
     words: list[str]
     ids: list[int]
     shares: list[PieceShare]
+    """The tokens of each word, and how much of each token belongs to the word."""
 
     def ids_by_word(self) -> list[list[int]]:
         """Returns the token ids of each word; a token that belongs to two words is included in both."""
@@ -56,25 +57,25 @@ def cut_words(
     """Splits lines into words, and words into tokens.
 
     Args:
-        tokenizer: Tokenizer of the lines.
-        lines: Text.
-        segmented: The same lines with additional white space between words, such as "l' homme ." for "l'homme."; None
+        tokenizer: tokenizer of the lines.
+        lines: lines of text.
+        segmented: the same lines with additional white space between words, such as "l' homme ." for "l'homme."; None
             for a line whose own white space separates the words. A token that crosses the boundary between two such
             words is divided between them in proportion to their characters.
-        places: Location of each segmented line, for messages.
+        places: location of each segmented line, for messages.
     """
     words_by_line = [line.split() for line in lines]
     distinct_words = list(dict.fromkeys(chain.from_iterable(words_by_line)))
     word_ids = dict(zip(distinct_words, tokenizer.encode_many(distinct_words), strict=True))
     segmentations = []
-    # Cache of the parts' shares of a word's tokens.
+    # Cache of `_shares`, whose result depends only on the parts.
     shares_by_parts: dict[tuple[str, ...], list[PieceShare]] = {}
     for words, segmented_line, place in zip(words_by_line, segmented, places, strict=True):
         ids = list(chain.from_iterable(word_ids[word] for word in words))
         if tokenizer.config.kind == "huggingface" and ids != tokenizer.encode(" ".join(words)):
             raise DataError(
-                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so words have no "
-                "tokens of their own; show tokens with plot-attention instead"
+                f"{place}: the tokenizer of this imported model splits the line differently from its individual "
+                "words, so tokens cannot be assigned to words; use plot-attention, which shows tokens"
             )
         parts_by_word: list[tuple[str, ...]] = [(word,) for word in words]
         if segmented_line is not None:
@@ -108,7 +109,7 @@ def token_spans(
 
 
 def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[PieceShare]:
-    """Returns the share of each part of a word in the word's tokens."""
+    """Returns the tokens of each part of a word, and how much of each token belongs to the part."""
     if len(parts) == 1 or n_tokens == 0:
         whole_word = (0, [1.0] * n_tokens)
         return [whole_word] * len(parts)
@@ -119,10 +120,8 @@ def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[P
 
 
 def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tuple[str, ...]]:
-    """Returns, for each word of the text, the segmented words that form it; DataError if the two texts differ."""
-    hint = (
-        "it must hold the same text, with white space added between words and nothing else changed"
-    )
+    """Returns the segmented words that form each word of the text; raises a DataError if the two texts differ."""
+    hint = "the file must contain the same text, with white space added between words and nothing else changed"
     remaining = deque(segmented_words)
     parts_by_word: list[tuple[str, ...]] = []
     for word in words:
@@ -160,12 +159,12 @@ def token_links(
 
 
 def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
-    """Returns each word's share of its pieces, if words and pieces are two segmentations of the same text.
+    """Returns each word's share of its pieces, given the lengths of the pieces and words of the same text.
 
     Lengths are in characters; no word has length 0. A piece that crosses a word boundary is divided in proportion to
-    the characters, so that its shares sum to 1. If the tokenizer has changed the length of the text (NFKC may do so),
-    boundaries are moved in proportion. A piece without characters (a single "▁") belongs to the word that begins after
-    it, or to the last word.
+    its characters on either side, so that its shares sum to 1. If the tokenizer has changed the length of the text
+    (NFKC may do so), boundaries are moved in proportion. A piece without characters (a single "▁") belongs to the word
+    that begins after it, or to the last word.
     """
     # Boundaries of words and of pieces are compared on one scale, on which a character of a piece has the length
     # sum(word_lengths) and a character of a word the length sum(piece_lengths). These are whole numbers, so equal
@@ -179,7 +178,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     begin = 0
     for number, end in enumerate(word_ends):
         is_last_word = number == len(word_ends) - 1
-        # Skip the pieces before the word. A piece without characters at the beginning of the word belongs to it.
+        # Skip the pieces before the word. A piece without characters at the beginning of the word belongs to the word.
         while first < len(piece_ends):
             piece_end = piece_ends[first]
             is_empty = piece_lengths[first] == 0

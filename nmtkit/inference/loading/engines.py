@@ -1,4 +1,4 @@
-"""The interface to external libraries, such as CTranslate2, that can search with the weights of a run."""
+"""The interface to external libraries, such as CTranslate2, that can decode with the weights of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class ExternalEngine(ABC):
 
     name: ClassVar[str]
     searches: int
-    """Number of searches that may run concurrently."""
+    """Number of searches that can run concurrently."""
 
     @abstractmethod
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None: ...
@@ -37,7 +37,7 @@ class ExternalEngine(ABC):
     @classmethod
     @abstractmethod
     def unsupported_run(cls, run: Run, options: DecodingOptions) -> str:
-        """Returns the reason why the library does not support a run with these options; empty if it does.
+        """Returns the reason why the library does not support a run with these options; an empty string if it does.
 
         The search settings are checked by `unsupported_search`.
         """
@@ -45,7 +45,7 @@ class ExternalEngine(ABC):
     @classmethod
     @abstractmethod
     def unsupported_search(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
-        """Returns the reason why the library does not support a search; empty if it does.
+        """Returns the reason why the library does not support a search; an empty string if it does.
 
         Args:
             config: the search settings.

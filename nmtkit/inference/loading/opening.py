@@ -52,7 +52,7 @@ from nmtkit.training.checkpoints.weights import count_parameters
 CTRANSLATE2 = "ctranslate2"
 """Name of the external engine (see `ENGINES`) and of its Python package."""
 CTRANSLATE2_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Padded source tokens in a batch for CTranslate2."""
+"""Number of padded source tokens in a batch for CTranslate2."""
 
 
 def load_from_options(
@@ -75,11 +75,11 @@ def load_from_options(
         trained_for = member.inference.task
         if task is not None and trained_for != task:
             command = TASKS.get(trained_for).command
-            remedy = (
-                f"use `nmtkit {command}`, or name another run" if command else "name another run"
-            )
+            remedy = "use a different run (-m RUN)"
+            if command:
+                remedy = f"use `nmtkit {command}`, or {remedy}"
             raise NmtkitError(
-                f"{member.folder.path} ({why}) was trained for {trained_for}: {remedy} with -m RUN"
+                f"{member.folder.path} ({why}) was trained for {trained_for}; {remedy}"
             )
     system = open_system(run, options, notify)
     require_languages(system.tokenizers.config)
@@ -89,7 +89,7 @@ def load_from_options(
     if any(languages.values()):
         source_language = languages["src"] or "any language"
         target_language = languages["tgt"] or "its default language"
-        notify(f"languages: the model reads {source_language} and writes {target_language}")
+        notify(f"languages: the model translates from {source_language} to {target_language}")
     device_names = options.device.split(",")
     if len(device_names) == 1:
         device = devices.describe(system.device)
@@ -128,13 +128,13 @@ def _in_direction(
     if options.source_language is not None:
         raise RecipeError(
             f"--from {options.source_language}: only imported multilingual models have tokens for source languages; "
-            "leave it out"
+            "remove it"
         )
     return tokenizers, "" if options.to is None else language_tag(options.to)
 
 
 def open_translator(run: Run, options: DecodingOptions, notify: Notify = ignore) -> Translator:
-    """Opens a run whose model writes text; see `open_system`."""
+    """Opens a run whose model generates text; see `open_system`."""
     return as_translator(open_system(run, options, notify))
 
 
@@ -142,17 +142,20 @@ def as_translator(system: TextModel) -> Translator:
     """Returns the system if it is a translator.
 
     Raises:
-        RecipeError: the system's model does not write text.
+        RecipeError: the system's model does not generate text.
     """
     if not isinstance(system, Translator):
         raise RecipeError(
-            f"the model {system.name!r} ({system.outline.config.kind}) writes no text; name another run"
+            f"the model {system.name!r} ({system.outline.config.kind}) does not generate text; use a different run"
         )
     return system
 
 
 def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> TextModel:
-    """Opens a run, as a `Translator` if its model writes text; `notify` hears about differences from the recipe."""
+    """Opens a run, as a `Translator` if its model generates text.
+
+    `notify` receives messages about differences from the recipe.
+    """
     if options.engine != "nmtkit":
         translator = _open_for_ctranslate2(run, options, notify)
         if translator is not None:
@@ -162,7 +165,7 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
     device = chosen_devices[0]
     if (options.workers or 1) > 1 and (len(chosen_devices) > 1 or device.type != "cpu"):
         raise NmtkitError(
-            f"--workers is for one CPU, and --device is {options.device}: leave one of them out"
+            f"--workers works only on a single CPU, but --device is {options.device}; remove one of them"
         )
     if len(chosen_devices) > 1:
         return _open_for_devices(run, options, chosen_devices, notify)
@@ -179,8 +182,8 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
         )
         if has_search_options or options.precision not in ("auto", "fp32"):
             raise RecipeError(
-                f"{run.folder.path}: {trained.model.kind} writes no text: "
-                "leave out the options of a search, --workers and --precision"
+                f"{run.folder.path}: {trained.model.kind} does not generate text; "
+                "remove the search options, --workers and --precision"
             )
         devices.prepare(device, threads=options.threads)
         return TextModel(
@@ -200,21 +203,20 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
         multi_head = as_multi_head(decoder)
         if multi_head is None:
             raise RecipeError(
-                f"{decoder.config.kind} has one attention, not layers of heads to choose from"
+                f"{decoder.config.kind} does not have several attention layers and heads to choose from; remove the "
+                "layer and the head"
             )
         multi_head.show(options.layer, "mean" if options.head is None else options.head)
     precision = _requested_precision(decoder, options.precision)
     devices.prepare(device, threads=options.threads)
     output_layers = []
-    if (
-        shortlist is not None
-    ):  # it reads single rows of the output layers, so they must not be packed
+    if shortlist is not None:
+        # A shortlist reads single rows of the output layers, so these layers must not be packed.
         output_layers = [
             getattr(member, "output", None) or member for member in members_of(decoder)
         ]
-    parameters = count_parameters(
-        decoder
-    )  # counted first, since quantized weights are no parameters
+    # Parameters are counted first, since quantized weights are not parameters.
+    parameters = count_parameters(decoder)
     prepare_for_inference(decoder, precision, output_layers)
     names = dict.fromkeys(member.inference.name for member in run.members())
     return Translator(
@@ -234,14 +236,14 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
 
 
 def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) -> Translator | None:
-    """Opens a run for searches by CTranslate2; returns None if nmtkit should search instead.
+    """Opens a run for decoding with CTranslate2; returns None if nmtkit should decode instead.
 
-    With the engine `auto`, CTranslate2 searches if it is installed and gives the same results as nmtkit. If it is
+    With the engine `auto`, CTranslate2 decodes if it is installed and gives the same results as nmtkit. If it is
     installed but unsuitable, `notify` receives the reason.
 
     Raises:
-        NmtkitError: CTranslate2 cannot search, but is required because the options name it or a precision that only
-            CTranslate2 has.
+        NmtkitError: CTranslate2 cannot decode with these options, but they request it, or a precision that only
+            CTranslate2 supports.
     """
     if not issubclass(MODELS.get(run.inference.model.kind), Decoder):
         return None
@@ -262,7 +264,7 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
         forces_language = forces_first_token(tokenizers)
         reason = kind.unsupported_search(config, forces_language, exact=not is_required)
         if language_is_first_input:
-            reason = f"{CTRANSLATE2} cannot change the language of a model whose first input is a language"
+            reason = f"{CTRANSLATE2} cannot change the language of a model whose first input is a language token"
     if not reason:
         device = devices.choose(options.device)
         devices.prepare(device, threads=options.threads)
@@ -277,15 +279,17 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
         if is_required:
             if options.engine != CTRANSLATE2:
                 reason = f"precision {options.precision} needs {CTRANSLATE2}: {reason}"
-            raise NmtkitError(f"{reason}; leave that out, or take --engine nmtkit")
+            raise NmtkitError(f"{reason}; omit what is not supported, or use --engine nmtkit")
         notify(f"engine nmtkit: {reason}")
         return None
     for message in messages:
         notify(message)
     is_exact = not kind.unsupported_search(config, forces_language, exact=True)
-    warning = "" if is_exact else "; forbidden tokens change its other scores"
+    warning = ""
+    if not is_exact:
+        warning = "; forbidden tokens change the scores of the other tokens"
     notify(f"engine {CTRANSLATE2}, {precision}{warning}")
-    # nmtkit's own copy of the model, loaded only for tasks that CTranslate2 cannot do, such as rescoring.
+    # nmtkit's own copy of the model is loaded only for what CTranslate2 cannot do, such as rescoring.
     has_same_precision = device.type == "cuda" and precision in ("fp16", "bf16")
     nmtkit_options = replace(
         options, engine="nmtkit", precision=precision if has_same_precision else "fp32", workers=1
@@ -323,7 +327,7 @@ def _with_language_model(
     """Combines a model with the language model in the options by shallow fusion."""
     if options.lm is None:
         raise RecipeError(
-            "lm_weight is the weight of a language model: name its run with --lm RUN as well"
+            "lm_weight is the weight of a language model; specify the run of the language model, too (--lm RUN)"
         )
     run, _ = find_run(options.lm)
     path = run.folder.path
@@ -332,16 +336,16 @@ def _with_language_model(
     lm_decoder = as_decoder(lm)
     if seq2seq is None or lm_decoder is None or as_seq2seq(lm) is not None:
         raise RecipeError(
-            f"{path}: --lm names a language model, for a model that reads a source; "
+            f"{path}: --lm combines a language model with a model that reads a source; "
             f"{lm.config.kind} cannot be combined with {model.config.kind}"
         )
     if lm_tokenizers.tgt.vocabulary != tokenizers.tgt.vocabulary:
         raise RecipeError(
-            f"{path}: its vocabulary differs from the target vocabulary of the model, so its ids mean other "
-            "words: train the language model with the model's tokenizer (in its recipe `init_from: {tokenizer: RUN}`)"
+            f"{path}: the vocabulary of the language model differs from the target vocabulary of the model; train the "
+            "language model with the tokenizer of the model (set `init_from: {tokenizer: RUN}` in its recipe)"
         )
     weight = DEFAULT_LM_WEIGHT if options.lm_weight is None else options.lm_weight
-    notify(f"language model {path}, weight {weight:g}; scores include its part")
+    notify(f"language model {path}, weight {weight:g}; scores include its contribution")
     return ShallowFusion(seq2seq, lm_decoder, weight)
 
 
@@ -359,7 +363,7 @@ def _search_config(
         hypotheses_per_group = math.ceil(options.n_best / config.n_groups)
         beam_size = hypotheses_per_group * config.n_groups
         notify(
-            f"beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}"
+            f"using beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}"
         )
         config = config.changed({"beam_size": beam_size})
     reads_source_text = TASKS.get(trained.task).columns[0].name == "src"
@@ -371,13 +375,14 @@ def _search_config(
     if recipe_chooses_mbr and options.n_best == config.n_hypotheses > 1:
         metric = trained.search.metric if isinstance(trained.search, MbrConfig) else "chrf"
         raise RecipeError(
-            f"`search.kind: mbr` of the recipe chooses one of the samples: say --mbr {metric}, or --mbr none for all"
+            f"the recipe's `search.kind: mbr` chooses one of the samples; specify --mbr {metric}, or --mbr none to "
+            "get all samples"
         )
     return config
 
 
 def build_workers(options: DecodingOptions, device: torch.device) -> Workers | None:
-    """Returns the worker processes for a search on one device; None if this process searches by itself."""
+    """Returns the worker processes for decoding on one device; None if this process decodes by itself."""
     if device.type != "cpu" or options.workers == 1:
         return None
     if options.workers is not None:
@@ -392,12 +397,12 @@ def build_workers(options: DecodingOptions, device: torch.device) -> Workers | N
 def _open_for_devices(
     run: Run, options: DecodingOptions, worker_devices: Sequence[torch.device], notify: Notify
 ) -> Translator:
-    """Opens a translator whose searches run on several devices, with a process for each."""
+    """Opens a translator that decodes on several devices, with a process for each."""
     paths = [str(member.folder.path) for member in run.members()]
     worker_options = replace(options, model=paths, workers=1)
     names = [str(device) for device in worker_devices]
     workers = Workers(names, open_translator=partial(_open_on_device, worker_options))
-    # This process does not search; it only tokenizes sources and detokenizes translations.
+    # This process does not decode; it only tokenizes sources and detokenizes translations.
     parent_options = replace(worker_options, device="cpu", precision="fp32")
     translator = open_translator(run, parent_options, notify)
     return replace(translator, speed=default_speed_config(worker_devices[0]), workers=workers)
@@ -414,7 +419,7 @@ def _requested_precision(
         return default_precision(model)
     if precision in get_args(CTranslate2Precision):
         raise RecipeError(
-            f"precision {precision}: nmtkit's own search has fp32, fp16 and bf16; search with CTranslate2 "
-            "(`--engine auto`, `pip install 'nmtkit[fast]'`), or leave the precision out"
+            f"precision {precision}: nmtkit itself supports only fp32, fp16 and bf16; use CTranslate2 "
+            "(`--engine auto`, `pip install 'nmtkit[fast]'`), or remove the precision"
         )
     return cast(Precision, precision)

@@ -24,7 +24,7 @@ CTranslate2Precision = Literal[
     "float16",
     "bfloat16",
 ]
-"""Precisions that only CTranslate2 supports, under its own names, except that `fastest` is its `auto`."""
+"""Precisions that only CTranslate2 supports. The names are those of CTranslate2, except for `fastest`, its `auto`."""
 
 DEFAULT_LM_WEIGHT = 0.2
 
@@ -34,8 +34,8 @@ class DecodingOptions:
     """Options for loading a trained model: the run, the device, and how to decode."""
 
     model: str | Path | Sequence[str | Path] | None = None
-    """The run's folder or its name under `runs/`. None for `$NMTKIT_MODEL` if that is set, else the newest finished
-    run. Several runs make an ensemble."""
+    """The run's folder, or its name under `runs/`. None selects `$NMTKIT_MODEL` if that is set, otherwise the newest
+    finished run. Several runs form an ensemble."""
     ensemble: Mean = "probabilities"
     """How an ensemble averages its members; see `nmtkit.models.ensemble`."""
     ensemble_weights: Sequence[float] | None = None
@@ -52,30 +52,30 @@ class DecodingOptions:
     threads: int | None = None
     """Number of CPU threads; None for torch's default."""
     precision: Literal[PrecisionChoice, CTranslate2Precision] = "auto"
-    """Precision of matrix products. `auto`: fp32 on a CPU or if CTranslate2 searches; otherwise fp16, or bf16 if the
+    """Precision of matrix products. `auto` selects fp32 on a CPU and for CTranslate2; otherwise fp16, or bf16 if the
     model's values overflow fp16."""
     engine: EngineChoice = "auto"
-    """Which engine searches. `auto`: CTranslate2 if it is installed and finds the same texts and scores, else nmtkit;
-    see `nmtkit.convert.ctranslate2_search`. `ctranslate2`: CTranslate2, or an error if it does not support the search.
-    """
+    """The engine that decodes. `auto` selects CTranslate2 if it is installed and gives the same texts and scores as
+    nmtkit, otherwise nmtkit; see `nmtkit.convert.ctranslate2_search`. With `ctranslate2`, it is an error if CTranslate2
+    does not support the search."""
     workers: int | None = None
-    """Number of processes that search on a CPU, each on one core. None: a fork for each core if there are many lines
-    and this process can fork (`nmtkit.core.device.can_fork`); see `nmtkit.inference.loading.speed`."""
+    """Number of processes that decode on a CPU, each on one core. None starts a fork for each core if there are many
+    lines and this process can fork (`nmtkit.core.device.can_fork`); see `nmtkit.inference.loading.speed`."""
     batch_tokens: int | None = None
-    """Padded source tokens in a batch."""
+    """Number of padded source tokens in a batch; None for the default in `nmtkit.inference.loading.speed`."""
     search_settings: Mapping[str, object] | None = None
     """Settings that override the recipe's `search` group, e.g. `{"beam_size": 1}`; see `change_search`."""
     n_best: int = 1
     """Minimum beam size, unless `search_settings` sets the beam size."""
     max_source_tokens: int | None = None
-    """Maximum number of source tokens that the model reads. None: the limit in training if the recipe has
-    `data.over_long: truncate`, as for summaries; otherwise no limit."""
+    """Maximum number of source tokens that the model reads. None selects the limit that applied in training if the
+    recipe has `data.over_long: truncate`, as for summaries; otherwise there is no limit."""
     layer: int | None = None
     """Decoder layer of a Transformer whose attention is shown, counted from 1; None for the recipe's setting."""
     head: int | None = None
     """Attention head that is shown, counted from 1; None for the recipe's setting."""
     shortlist: Path | None = None
-    """File with the only target tokens that the search considers; see `nmtkit.decoding.shortlist`."""
+    """File that lists the only target tokens that the search considers; see `nmtkit.decoding.shortlist`."""
     to: str | None = None
     """Target language of a multilingual model: the `tgt_lang` of a training corpus, or a language token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
@@ -104,7 +104,7 @@ def options_from_keywords(
             )
         if name in SEARCH_FIELDS or name == "mbr":
             if name in settings:
-                raise TypeError(f"{name!r} is also in search_settings: give it once")
+                raise TypeError(f"{name!r} is also in search_settings; give it only once")
             settings[name] = value
         elif name != "search_settings":
             options[name] = value

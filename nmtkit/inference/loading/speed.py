@@ -1,7 +1,7 @@
-"""How a search uses the machine: precision, batch size, processes and threads, chosen by fixed rules.
+"""How decoding uses the machine: precision, batch size, processes and threads, chosen by fixed rules.
 
     CPU   fp32, batches of 4,096 padded source tokens
-          256 lines or more available at once: a process for each core, which searches with one thread
+          256 lines or more available at once: a process for each core, which decodes with one thread
           16 lines or more: a thread for each core; each thread runs its own search
           fewer lines: one search with one thread
     CUDA  fp16, or bf16 if the model's values overflow fp16; batches of 16,384 padded source tokens
@@ -24,8 +24,8 @@ from nmtkit.layers.linear import Precision, cast_to_16_bits
 from nmtkit.models.base import Model, as_seq2seq
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
-"""Padded source tokens in a batch. Large batches spread the overhead of a step over many sentences, but too large ones
-overflow the CPU's caches."""
+"""Number of padded source tokens in a batch. Large batches spread the overhead of a step over many sentences, but
+batches that are too large overflow the CPU's caches."""
 MIN_LINES_FOR_WORKERS = 256
 """Minimum number of lines, available at once, for which it pays off to start worker processes."""
 FP16_PROBE_TOKENS = 64
@@ -37,11 +37,11 @@ class SearchSpeedConfig:
     """Speed settings of a search."""
 
     precision: str
-    """Precision of matrix products; for an external engine, under the library's own name."""
+    """Precision of matrix products; an external engine may have its own names for precisions."""
     batch_tokens: int
-    """Padded source tokens in a batch."""
+    """Number of padded source tokens in a batch."""
     engine: str = ""
-    """Name of the external engine that searches; empty if nmtkit searches."""
+    """Name of the external engine that decodes; empty if nmtkit decodes."""
 
     def __str__(self) -> str:
         precision = f"{self.engine} {self.precision}" if self.engine else self.precision

@@ -1,1 +1,1 @@
-"""Models of running text, one file per paper."""
+"""Language models and other models that are trained on plain text, one file per paper."""

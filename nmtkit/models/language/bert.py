@@ -1,14 +1,15 @@
 """BERT: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding".
 
-A Transformer encoder (section 3) over the normalized sum of word, segment and position vectors (figure 2). Two heads
-read its last states h (section 3.1; h_1 is at BOS, which serves as [CLS]; EOS serves as [SEP]):
+A Transformer encoder (section 3) reads the normalized sums of word, segment and position embeddings (figure 2). Two
+heads read its final states h (section 3.1; h_1 is the state at BOS, which serves as [CLS]; EOS serves as [SEP]):
 
-    P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word vectors
+    P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word embeddings
     P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: is next; class 1: is not
 
-The encoder's weights have the same names as in `nmtkit.models.transformer`, so that they can initialise that model.
+The weights of the encoder have the same names as in `nmtkit.models.transformer`, so that they can initialise that
+model.
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 from collections import OrderedDict
@@ -26,46 +27,51 @@ from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Standard deviation of new embeddings. The published model also initialises its layers with this value, which suits
-only wide layers."""
+"""Standard deviation of the initial embeddings. The published model initialises its layers with the same value, too,
+but that suits only wide layers."""
 
 
 class StackConfig(LayersConfig):
-    """Settings of a single stack of layers, as in BERT and later papers."""
+    """Settings of a single stack of layers, as in BERT and later models."""
 
     layers: Depth = Field(default=4, ge=1)
     """Number of layers."""
     norm: Literal["pre", "post"] = "post"
-    """Position of normalizations: after each sub-layer as in the paper, or before it, which trains without a long
-    warm-up."""
+    """Where layer normalization is applied: after each sub-layer (post), as in the paper, or before it (pre), which
+    needs no long warm-up."""
     activation: Activation = "gelu"
-    """Activation of the feed-forward networks."""
+    """Activation function of the feed-forward networks."""
 
 
 class EncoderConfig(StackConfig):
     """Settings shared by BERT and ELECTRA."""
 
     embedding_size: Width | None = Field(default=None, ge=1)
-    """Size of the embeddings, which a linear layer maps to hidden_size. Default: hidden_size, without that layer."""
+    """Size of the embeddings, which a linear layer maps to hidden_size. Default: hidden_size, without a linear
+    layer."""
     max_positions: Width = Field(default=512, ge=1)
-    """Number of learned positions, which limits the text length in tokens including BOS and EOS."""
+    """Number of learned position embeddings, which limits the text length in tokens, including BOS and EOS."""
     segments: int = Field(default=2, ge=1, le=1000)
     """Maximum number of segments in a text."""
 
 
 class BertConfig(EncoderConfig):
-    """The defaults suit small corpora; BERT-base has sizes 768 and 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+    """Settings of BERT.
+
+    The defaults suit small corpora; BERT-base has hidden_size 768, feed_forward_size 3072, 12 heads, 12 layers, and
+    norm_epsilon 1e-12.
+    """
 
     kind: Literal["bert"] = "bert"
-    """The model."""
+    """Name of the model."""
     next_sentence: bool = False
-    """Whether the model has a head for the objective next_sentence, whose texts have two segments."""
+    """Whether the model has a head for the objective next_sentence, which uses texts with two segments."""
 
     @model_validator(mode="after")
     def _has_both_segments(self) -> "BertConfig":
         if self.next_sentence and self.segments < 2:
             raise ValueError(
-                "next_sentence: its texts have two segments: set segments to 2 or more, or next_sentence to false"
+                "next_sentence needs texts with two segments; set segments to 2 or more, or next_sentence to false"
             )
         return self
 
@@ -84,7 +90,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         self.src_embedding = nn.Embedding(sizes["tgt"], embedding_size)
         self.src_positions = LearnedPositions(embedding_size, config.max_positions)
         self.segment_embedding = nn.Embedding(config.segments, embedding_size)
-        # At this point, the three tables are the only parameters.
+        # At this point, the three embedding tables are the only parameters.
         for table in self.parameters():
             nn.init.normal_(table, std=INITIAL_STD)
         self.src_embedding_norm = nn.LayerNorm(embedding_size, epsilon)
@@ -95,7 +101,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         self.encoder_norm = nn.LayerNorm(width, epsilon) if config.norm == "pre" else nn.Identity()
 
     def encode(self, batch: Batch) -> Tensor:
-        """Returns the last layer's states, `(B, S, H)`."""
+        """Returns the states of the last layer, `(B, S, H)`."""
         inputs = batch.inputs
         ids = inputs.ids  # (B, S)
         segments = inputs.segments  # (B, S)
@@ -111,7 +117,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         """Returns the states `(b, s, H)` of some texts `(b, s)` of a batch, as a list of one tensor."""
         length = ids.shape[1]
         embedded = self.src_embedding(ids)  # (b, s, E)
-        # Figure 2: the sum of word, position and segment vectors.
+        # Figure 2: the sum of word, position and segment embeddings.
         embedded = embedded + self.src_positions(length) + self.segment_embedding(segments)
         embedded = self.src_embedding_norm(embedded)
         embedded = self.dropout(embedded)
@@ -121,7 +127,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         return [self.encoder_norm(states)]
 
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the first segment's vector to the positions, for models without segments."""
+        """Adds the embedding of the first segment to the position embeddings, for models without segments."""
         if name == "encoder":
             weights["src_positions.table"] = (
                 self.src_positions.table + self.segment_embedding.weight[0]
@@ -131,14 +137,14 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
 
 @MODELS.register("bert")
 class Bert(AuxiliaryHead, PretrainedEncoder):
-    """The encoder and its heads; see the module docstring."""
+    """The encoder with both heads; see the module docstring."""
 
     Config = BertConfig
 
     def __init__(self, config: BertConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         vocabulary_size, embedding_size = self.src_embedding.weight.shape
-        # P(w_i) in the module docstring
+        # The layers that compute P(w_i); see the module docstring.
         width = config.hidden_size
         layers = OrderedDict[str, nn.Module]()
         layers["dense"] = nn.Linear(width, embedding_size)
@@ -158,11 +164,11 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
 
     @classmethod
     def auxiliary_objective(cls, config: BertConfig) -> str:
-        """Returns the name of the objective for next sentences, or an empty string without a head for it."""
+        """Returns `next_sentence` if the model has a head for this objective, else an empty string."""
         return "next_sentence" if config.next_sentence else ""
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Returns logits `(B, 2)` of P(is next): whether the second segment follows the first."""
+        """Returns the logits of P(is next), `(B, 2)`: whether the second segment follows the first one."""
         first_state = output.features[:, 0]  # (B, H), at BOS
         pooled = self.pooler(first_state)  # (B, H)
         pooled = torch.tanh(pooled)

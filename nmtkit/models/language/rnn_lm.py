@@ -1,20 +1,21 @@
 """The LSTM language model of Zaremba et al. 2014, with the dropout of Gal and Ghahramani 2016 and tied embeddings.
 
-LSTM layers read the previous word; a softmax over the top layer's state predicts the next (Zaremba et al., section 3):
+LSTM layers read the previous word, and a softmax layer predicts the next word from the state of the top layer (Zaremba
+et al., section 3):
 
     x_t = E w_{t-1}        h_t^l = LSTM(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)        P(w_t) = softmax(W h_t^L + b)
 
 With `tie`, W is E: Press and Wolf 2017; Inan et al. 2017, section 3.
 
-Dropout is applied to x, between layers and to h^L, but not between time steps (Zaremba et al., section 3.1). Masks are
-sampled for each word or, with `variational`, once per text for all its words (Gal and Ghahramani, section 4.2). Gal and
-Ghahramani also define `recurrent_dropout`, which drops elements of h_{t-1}^l, and `word_dropout`, which drops all
-occurrences of a word. All texts of a batch share these two masks, which therefore drop columns of the recurrent
-matrices and rows of E at no cost.
+Dropout is applied to x, between layers and to h^L, but not between time steps (Zaremba et al., section 3.1). A dropout
+mask is sampled for each word or, with `variational`, once for all words of a text (Gal and Ghahramani, section 4.2).
+Gal and Ghahramani also define `recurrent_dropout`, which drops elements of h_{t-1}^l, and `word_dropout`, which drops
+all occurrences of a word. All texts of a batch share the masks of these two, so that they can be applied at almost no
+cost to the columns of the recurrent matrices and to the rows of E.
 
-Every block of `batch.block_tokens` starts with a state of zeros; no state is carried over to the next block.
+The state is zero at the beginning of each block of `batch.block_tokens`; no state is carried over to the next block.
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 from collections.abc import Sequence
@@ -43,34 +44,37 @@ from nmtkit.models.base import (
 
 
 class RecurrentLMConfig(ModelConfig):
-    """The defaults suit small corpora; the large model of Zaremba et al. has size 1500, 2 layers and dropout 0.65."""
+    """Settings of recurrent language models.
+
+    The defaults suit small corpora; the large model of Zaremba et al. has size 1500, 2 layers and dropout 0.65.
+    """
 
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every layer, and size of the embeddings."""
+    """Number of units of each layer, and size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
     """Number of layers."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Dropout rate on embeddings, between layers, and on the output layer's input."""
+    """Dropout rate on embeddings, between layers, and on the input of the output layer."""
     variational: bool = True
-    """Whether all words of a text have the same dropout mask. With false, a mask is sampled for each word."""
+    """Whether all words of a text have the same dropout mask; otherwise a mask is sampled for each word."""
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout rate on the previous state that a layer reads, with one mask per batch."""
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the vocabulary whose embeddings are set to zero in a batch."""
+    """Proportion of the vocabulary whose embeddings are set to zero in each batch."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Weights that share a matrix: none; or embedding and output layer (decoder)."""
+    """Which layers share a weight matrix: none; or embedding and output layer (decoder)."""
 
 
 class RnnLMConfig(RecurrentLMConfig):
     """Settings of the LSTM language model."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """The model."""
+    """Name of the model."""
 
 
 @dataclass(frozen=True)
 class RnnLMState(DecoderState):
-    """State of the LSTM layers after the words so far."""
+    """State of the LSTM layers after the words read so far."""
 
     hidden: Tensor
     """Hidden states `(N, L, H)`."""
@@ -80,7 +84,7 @@ class RnnLMState(DecoderState):
 
 @MODELS.register("rnn_lm")
 class RnnLM(Decoder[Memory, RnnLMState]):
-    """LSTM layers over the words so far; see the module docstring."""
+    """LSTM layers that read the words so far; see the module docstring."""
 
     Config: ClassVar[type[ModelConfig]] = RnnLMConfig
 
@@ -112,7 +116,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnLMState]:
-        """Runs one step, without dropout, whose masks are for whole texts."""
+        """Runs one step, without dropout, because the masks belong to whole texts."""
         vectors = self.tgt_embedding(tokens)  # (N, H)
         hidden, cell = rnn_step(
             self.decoder, vectors, hidden=state.hidden, cell=state.cell
@@ -121,7 +125,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         return ModelOutput(hidden[:, -1]), RnnLMState(hidden, cell)
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """Runs all words at once. Padding is on the right, so no real word reads it."""
+        """Runs all positions at once. Padding is on the right, so no real position reads it."""
         words = batch.targets.shifted  # (B, T)
         if not self.training:
             states, _ = run_rnn(self.decoder, self.tgt_embedding(words))  # (B, T, H)
@@ -135,8 +139,8 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         return ModelOutput(states)
 
     def embed(self, words: Tensor) -> Tensor:
-        """Returns the vectors `(B, T, H)` of words `(B, T)` in training, after word dropout and dropout."""
-        # Dropout scales the remaining words by 1 / (1 - rate).
+        """Returns the embeddings `(B, T, H)` of words `(B, T)` in training, after word dropout and dropout."""
+        # 0 for dropped words, and 1 / (1 - rate) for all others.
         weight = self.tgt_embedding.weight
         ones = torch.ones_like(weight[:, :1])  # (V, 1)
         scale_by_word = dropout(ones, self.rates.word_dropout, self.training)  # (V, 1)
@@ -151,7 +155,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         recurrent_weight: Tensor,
         biases: Sequence[Tensor],
     ) -> Tensor:
-        """Runs an LSTM layer over inputs `(B, T, H)`, dropping columns of its recurrent matrix `(4H, H)`."""
+        """Runs an LSTM layer over inputs `(B, T, H)`, with dropout on the columns of its recurrent matrix `(4H, H)`."""
         hidden_size = recurrent_weight.shape[1]
         ones = torch.ones_like(recurrent_weight[:1])  # (1, H)
         column_scales = dropout(ones, self.rates.recurrent_dropout, training=True)  # (1, H)
@@ -172,7 +176,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         return states
 
     def drop(self, states: Tensor) -> Tensor:
-        """Applies dropout to `(B, T, H)`, with one mask per text if `variational`."""
+        """Applies dropout to states `(B, T, H)`, with one mask per text if `variational`."""
         rate = self.rates.dropout
         if not self.rates.variational:
             return dropout(states, rate, self.training)

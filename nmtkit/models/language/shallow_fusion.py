@@ -1,14 +1,14 @@
 """Shallow fusion of a translation model and a language model.
 
-Gulcehre et al. 2015, "On Using Monolingual Corpora in Neural Machine Translation", section 4.1: in every step both
+Gulcehre et al. 2015, "On Using Monolingual Corpora in Neural Machine Translation", section 4.1: in each step, both
 models score each word (equation 7),
 
     log p(y_t = k) = log p_TM(y_t = k) + beta log p_LM(y_t = k),
 
-and the search ranks hypotheses by these sums, which are not normalised. The language model reads an unknown source word
-as UNK, and scores a copy of it with the probability of UNK.
+and the search ranks hypotheses by these sums, which are not normalised. The language model reads a copied unknown word
+as UNK, and scores it with the probability of UNK.
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutpu
 class ShallowFusion(JointDecoder):
     """A translation model and a language model over the same target vocabulary; see the module docstring.
 
-    The attention is the translation model's. There is no p_gen, since the sums do not separate copying from generating.
+    The attention is that of the translation model. There is no p_gen, since the sums do not separate copying from
+    generating.
     """
 
     Config = CombinedConfig
@@ -36,12 +37,12 @@ class ShallowFusion(JointDecoder):
         language_size = language_model.sizes["tgt"]
         if translation_size != language_size:
             raise RecipeError(
-                f"the translation model writes {translation_size} tokens, but the language model has {language_size}: "
-                "train both with the same target vocabulary"
+                f"the translation model has a target vocabulary of {translation_size} tokens, but the language model "
+                f"has {language_size}; train both with the same target vocabulary"
             )
         if weight < 0:
             raise RecipeError(
-                f"the weight of the language model is {weight:g}, but must be 0 or more"
+                f"the weight of the language model is {weight:g}, but it must not be negative"
             )
         config = CombinedConfig(kind="shallow_fusion", copying=translation_model.config.copies)
         super().__init__(config, [translation_model, language_model])
@@ -52,7 +53,7 @@ class ShallowFusion(JointDecoder):
         translation_log_probs, language_log_probs = self._predictions(
             output, memory
         )  # (..., X), (..., V)
-        # Words outside a shortlist have a log-probability of minus infinity, and zero times that is NaN.
+        # For words outside a shortlist the log-probability is minus infinity, and zero times minus infinity is NaN.
         if self._weight == 0:
             return translation_log_probs
         size_with_copies = translation_log_probs.shape[-1]
@@ -64,7 +65,7 @@ class ShallowFusion(JointDecoder):
         return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 
     def predict(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the same sums as `logits`: the search adds them up without normalising them."""
+        """Returns the same sums as `logits`, since the search adds them up without normalising them."""
         return self.logits(output, memory)
 
     @override

@@ -4,10 +4,11 @@ A stack of decoder layers without cross-attention reads the words so far (GPT: e
 
     h_0 = U W_e + W_p        h_l = layer_l(h_{l-1})        P(u) = softmax(h_n W_e^T)
 
-GPT normalizes after each sub-layer. GPT-2 normalizes before it and again after the last layer; its initial weights in
-the last layer of each residual branch are smaller by 1 / sqrt(N), where N is the number of branches (section 2.3).
+GPT normalizes after each sub-layer. GPT-2 normalizes before each sub-layer, and again after the last layer. It also
+multiplies the initial weights at the end of each residual branch by 1 / sqrt(N), where N is the number of branches
+(section 2.3).
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 import math
@@ -44,27 +45,31 @@ INITIAL_STD = 0.02
 
 
 class TransformerLMConfig(LayersConfig):
-    """The defaults suit small corpora; GPT-2 small has sizes 768 and 3072, 12 heads, 12 layers and 1024 positions."""
+    """Settings of Transformer language models.
+
+    The defaults suit small corpora; GPT-2 small has hidden_size 768, feed_forward_size 3072, 12 heads, 12 layers and
+    1024 positions.
+    """
 
     kind: Literal["transformer_lm"] = "transformer_lm"
-    """The model."""
+    """Name of the model."""
     layers: Depth = Field(default=4, ge=1)
     """Number of layers."""
     positions: Literal["learned", "sinusoidal"] = "learned"
-    """Position vectors: learned, or sinusoids of fixed wavelengths, which do not limit the text length."""
+    """Position encodings: learned, or sinusoids of fixed wavelengths, which do not limit the text length."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned positions."""
+    """Number of learned position embeddings, which limits the text length in tokens; sinusoids have no limit."""
     activation: Activation = "gelu_tanh"
-    """Activation of the feed-forward networks; GPT and GPT-2 use gelu_tanh."""
+    """Activation function of the feed-forward networks; GPT and GPT-2 use gelu_tanh."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Weights that share a matrix: none; or embedding and output layer (decoder)."""
+    """Which layers share a weight matrix: none; or embedding and output layer (decoder)."""
     output_bias: bool = False
     """Whether the output layer has a bias."""
 
 
 @MODELS.register("transformer_lm")
 class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memory, DecoderState]):
-    """Decoder layers over the words so far; see the module docstring."""
+    """Decoder layers that read the words so far; see the module docstring."""
 
     Config = TransformerLMConfig
 
@@ -109,7 +114,7 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
-        """Processes one position of every hypothesis, or all positions of a prompt."""
+        """Processes one position of each hypothesis, or all positions of a prompt."""
         hypotheses = tokens.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
@@ -122,7 +127,7 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         return ModelOutput(features), state
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
+        """Runs all positions at once. Padding is on the right, so with causal attention no real position reads it."""
         ids = batch.targets.shifted  # (B, T)
         length = ids.shape[1]
         positions = self.tgt_positions(length)  # (T, H)

@@ -1,19 +1,19 @@
 """GNMT: Wu et al. 2016, "Google's Neural Machine Translation System", section 3: deep residual LSTMs with attention.
 
-The encoder's bottom layer reads the source in both directions, the others in one; x_t is the top layer's state at
-source word t. For each target word w_i the decoder first attends to the source with y_{i-1}, the state of its bottom
-layer after the previous word. All L layers read the context a_i:
+The bottom layer of the encoder reads the source in both directions, all other layers in one; x_t is the output of the
+top layer at source word t. For each target word w_i, the decoder first attends to the source with y_{i-1}, the state of
+its bottom layer after the previous word. All L layers read the context a_i:
 
     s_t = v^T tanh(W y_{i-1} + U x_t + b),  p_t = exp s_t / sum_t exp s_t,  a_i = sum_t p_t x_t    eq. 4
     y_i = x^1 = LSTM_1([E w_{i-1}; a_i]),   x^2 = LSTM_2([x^1; a_i])                               eq. 5
     x^l = LSTM_l([x^{l-1}; a_i]) + x^{l-1},   l = 3 ... L                                          eq. 6
     p(w_i) = softmax(W_s x^L)
 
-Only the bottom layer depends on the attention of the previous step (section 3.3), so in training each of the other
-layers reads the whole target in one call. The paper does not define the decoder's first state; here all of it is zero,
-including y_0.
+Only the bottom layer has to run word by word, because the attention depends on its state (section 3.3). In training,
+each of the other layers reads the whole target in one call. The paper does not define the first state of the decoder;
+here it is zero in all layers, including y_0.
 
-Letters: as in `models/base.py`.
+Notation: as in `models/base.py`.
 """
 
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from typing_extensions import override
 from nmtkit.core.settings import Depth, Field, model_validator
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
     Bridge,
     Initialisation,
@@ -46,14 +47,15 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class GnmtConfig(RecurrentConfig):
-    """The defaults suit small corpora; the paper has 8 layers and 1024 units everywhere."""
+    """Settings of GNMT. The defaults suit small corpora; the paper uses 8 layers, and 1024 units everywhere."""
 
     kind: Literal["gnmt"] = "gnmt"
-    """The model."""
+    """Name of the model."""
+    # At least two, since a single layer would be bidirectional, with states of size 2H for the attention.
     layers: Depth = Field(default=4, ge=2)
-    """Number of LSTM layers in the encoder and in the decoder. The encoder's bottom layer reads both directions."""
+    """Number of LSTM layers each in encoder and decoder; only the bottom layer of the encoder is bidirectional."""
     initialisation: Initialisation = "xavier"
-    """Initial weights: xavier, or as in the paper (uniform between -0.04 and 0.04)."""
+    """Initial weights. xavier: Xavier initialization. paper: as in the paper, uniform between -0.04 and 0.04."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "GnmtConfig":
@@ -93,14 +95,15 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
             query_size=hidden_size,
             memory_size=hidden_size,
             attention_size=hidden_size,
-            max_positions=0,
+            max_positions=0,  # not used by this score
         )
         self.attention = Attention(score)
-        self.decoder: Any = nn.ModuleList()
+        self.decoder: Any = nn.ModuleList()  # Any, since torch types its elements only as modules
         for layer in range(config.layers):
             states_size = config.embedding_size if layer == 0 else hidden_size
             self.decoder.append(build_rnn("lstm", states_size + hidden_size, hidden_size))
         self.output = nn.Linear(hidden_size, sizes["tgt"])
+        # Not `config.initialisation`, because `init_weights` means the initialisation of another paper by "paper".
         init_weights(self, "xavier")
         self.tie_output()
         if config.initialisation == "paper":
@@ -117,7 +120,7 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         tokens: Tensor,
         state: RecurrentState,
         memory: AttentionMemory,
-        cache: Any,
+        cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
         ids = tokens.unsqueeze(1)  # (N, 1)
@@ -135,23 +138,27 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
     def _decode(
         self, ids: Tensor, state: RecurrentState, memory: AttentionMemory
     ) -> tuple[ModelOutput, RecurrentState]:
-        """Runs equations 4 to 6 over words `(N, T)`; returns the outputs `(N, T, *)` and the state after all words."""
+        """Computes equations 4 to 6 for words `(N, T)`; returns outputs `(N, T, *)` and the state after all words.
+
+        The attention weights are always part of the output, since computing them costs nothing extra.
+        """
         assert state.cell is not None, "an LSTM has memory cells"
-        first_hidden = torch.split(state.hidden, 1, 1)  # L x (N, 1, H)
-        first_cell = torch.split(state.cell, 1, 1)  # L x (N, 1, H)
+        initial_hidden = torch.split(state.hidden, 1, 1)  # L x (N, 1, H)
+        initial_cell = torch.split(state.cell, 1, 1)  # L x (N, 1, H)
+        # Any, because the type of a cell includes None, which occurs only with a GRU.
         final_hidden: list[Any] = []
         final_cell: list[Any] = []
 
-        # Equations 4 and 5: the bottom layer runs word by word, since the attention for word i needs y_{i-1}.
-        sentences = len(memory.mask)
-        hidden = first_hidden[0]
-        cell: Tensor | None = first_cell[0]
+        # Equations 4 and 5: the bottom layer runs word by word, because the attention for word i depends on y_{i-1}.
+        n_sentences = len(memory.mask)
+        hidden = initial_hidden[0]
+        cell: Tensor | None = initial_cell[0]
         bottom_states = []
         step_contexts = []
         step_weights = []
         words = self.dropout(self.tgt_embedding(ids))  # (N, T, E)
         for word in words.unbind(1):  # (N, E)
-            query = hidden.reshape(sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
+            query = hidden.reshape(n_sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
             context, weights = self.attention(
                 query, memory.keys, memory.values, memory.mask
             )  # (B, K, H), (B, K, S)
@@ -167,10 +174,10 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         contexts = torch.stack(step_contexts, 1)  # (N, T, H)
 
         # Equations 5 and 6: each of the other layers runs over all words at once.
-        for number, layer in enumerate(self.decoder[1:], start=1):
+        for index, layer in enumerate(self.decoder[1:], start=1):  # computes x^l with l = index + 1
             inputs = torch.cat([self.dropout(states), contexts], -1)  # (N, T, 2H)
-            hidden = first_hidden[number]
-            cell = first_cell[number]
+            hidden = initial_hidden[index]
+            cell = initial_cell[index]
             if ids.shape[1] == 1:
                 # For a single word, `rnn_step` has less overhead than calling the layer.
                 hidden, cell = rnn_step(layer, inputs[:, 0], hidden, cell)  # (N, 1, H), (N, 1, H)
@@ -182,8 +189,9 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
                 hidden, cell = rows_first(final_state)  # (N, 1, H), (N, 1, H)
             final_hidden.append(hidden)
             final_cell.append(cell)
-            # Residual connections start at x^3.
-            states = layer_states if number == 1 else layer_states + states  # (N, T, H), x^l
+            # Residual connections begin with x^3. They bypass the dropout, as in `RecurrentEncoder`.
+            has_residual = index >= 2
+            states = layer_states + states if has_residual else layer_states  # (N, T, H), x^l
         attention = torch.stack(step_weights, 1)  # (N, T, S)
         output = ModelOutput(self.dropout(states), attention)
         return output, RecurrentState(torch.cat(final_hidden, 1), torch.cat(final_cell, 1))

@@ -1,23 +1,24 @@
 """Luong et al. 2015: a decoder that updates, then attends; global and local attention, input feeding.
 
-A stacked recurrent encoder gives one state per source word; its final states become the decoder's first states, layer
-by layer. For each target word the decoder first updates its state h_t, then attends to the source with it:
+A stacked recurrent encoder computes one state per source word; its final states become the first states of the decoder,
+layer by layer. For each target word, the decoder first updates its state h_t, and then attends to the source with it:
 
     c_t = attention(h_t, h)           section 3.1, global; section 3.2, local
     h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
     p(y_t) = softmax(W_s h~_t)        eq. 6 (with a bias, which the paper leaves out)
 
 With input feeding (section 3.3), h~_t is part of the decoder's next input. Without it, no step depends on the attention
-of an earlier step, so training runs the decoder in one call over the whole target, and all its states attend at once.
+of an earlier step, so training runs the decoder over the whole target in one call, and then attends for all steps at
+once.
 
-With `copying`, a gate computed from h~_t decides whether a word is copied from the source, as in See et al. 2017, eq. 8
-and 9. The copy weights are the weights of c_t, or those of a second attention with query h~_t, as in OpenNMT-py's
-summarizers.
+With `copying`, a gate computed from h~_t gives the probability of generating instead of copying, as in See et al. 2017,
+eq. 8 and 9. The copy weights are the weights of c_t, or those of a second attention with the query h~_t, as in the
+summarizers of OpenNMT-py.
 
 With `reverse_source` (section 4.1), weights, positions and windows still refer to the original order of the source:
-`local_m` starts at its first word, as in the authors' program.
+`local_m` starts at the first word of the source, as in the authors' program.
 
-Letters: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
+Notation: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
 """
 
 import math
@@ -55,57 +56,62 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class LuongConfig(StackedConfig):
-    """The defaults suit small corpora; the paper has 4 layers of size 1000 and reads the source backwards."""
+    """Settings of Luong's model.
+
+    The defaults suit small corpora; in the paper, there are 4 layers of size 1000, and the source is reversed.
+    """
 
     kind: Literal["luong"] = "luong"
-    """The model."""
+    """Name of the model."""
     cell: CellKind = "lstm"
-    """The recurrent cell."""
+    """Type of the recurrent cells."""
     bridge: BridgeKind | Literal["relu"] = "copy"
-    """How the decoder's first state is computed from the encoder's final states: copied; projected with tanh, linear or
-    relu (which also projects memory cells); or zero, without using them."""
+    """How the first state of the decoder is computed from the final states of the encoder. copy: layer by layer. tanh,
+    linear, relu: by a projection with this activation (relu also projects the memory cells). zero: not at all."""
     score: ScoreKind = "general"
-    """Score that compares a decoder state with encoder states; `additive` is the paper's concat."""
+    """Score that compares a decoder state with encoder states; `additive` is called concat in the paper."""
     attention_size: Width = Field(default=256, ge=1)
-    """Hidden units of an additive score; other scores do not use this setting."""
+    """Number of hidden units of an additive score; other scores do not use this setting."""
     max_positions: Width = Field(default=1024, ge=1)
     """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
     window: WindowKind = "global"
-    """Where a word may attend: everywhere; around its own position (local_m); or around a predicted one (local_p)."""
+    """Source positions to which a word may attend: all of them (global); a window around the source position with
+    the same number as the word's own position (local_m); or a window around a predicted position (local_p)."""
     window_size: Width = Field(default=10, ge=1)
-    """D: number of source tokens on each side of the centre of a local window."""
+    """Number of source tokens on each side of the centre of a local window (D)."""
     hard_attention: bool = False
-    """Whether each word attends to a single position, sampled in training with the objective hard_attention."""
+    """Whether each word attends to a single position, which is sampled in training (objective hard_attention)."""
     input_feeding: bool = True
-    """Whether the decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
+    """Whether the decoder reads its last attentional state together with the next word (section 3.3). Without
+    input feeding, training is faster."""
 
     attentional_bias: bool = False
-    """Whether eq. 5 has a bias, as in Joey NMT; the paper has none."""
+    """Whether eq. 5 has a bias. It has none in the paper, but has one in Joey NMT."""
     attentional_activation: Literal["tanh", "none"] = "tanh"
-    """Activation of eq. 5; none is for OpenNMT-py's decoder with an additive score."""
+    """Activation function of eq. 5; OpenNMT-py's decoder with an additive score has none."""
     copying: Literal["none", "shared", "own"] = "none"
-    """Attention with which the decoder can copy source words, including unknown ones: none; its own (shared); or a
-    second one (own), which is then the one shown."""
+    """Whether and how the decoder can copy source words, including unknown ones. shared: with its attention. own: with
+    a second attention, which is then the attention of the output."""
     source_end: bool = True
-    """Whether encoder and decoder attend to the source's EOS. With false, as in OpenNMT-py, nothing attends to it."""
+    """Whether encoder and decoder attend to the EOS of the source; false is the behaviour of OpenNMT-py."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
         self.require_score_fits(self.score)
         if self.score == "location" and self.window != "global":
             raise ValueError(
-                f"score: location and window: {self.window} both choose positions without reading the words there; "
-                "set window to global, or choose another score"
+                f"`score: location` and `window: {self.window}` both select source positions without reading the "
+                "words at these positions; set window to global, or choose another score"
             )
         if self.copying == "shared" and self.window == "local_p":
             raise ValueError(
-                "copying: shared copies with the attention, whose weights do not sum to one with window: local_p; "
+                "`copying: shared` copies with the attention weights, which do not sum to one with `window: local_p`; "
                 "set copying to own, or choose another window"
             )
         if self.hard_attention and (self.copies or self.window == "local_p"):
             raise ValueError(
-                "hard_attention: positions are sampled from weights that sum to one, and words cannot be copied with "
-                "them: set copying to none, and window to global or local_m"
+                "`hard_attention` can be combined neither with copying nor with `window: local_p`, whose weights do "
+                "not sum to one; set copying to none, and window to global or local_m"
             )
         self.require_bridge_fits(self.bridge)
         self.require_equal_where_tied("hidden_size", "embedding_size")
@@ -114,12 +120,12 @@ class LuongConfig(StackedConfig):
 
 @dataclass(frozen=True)
 class LuongMemory(AttentionMemory):
-    """Memory of the decoder."""
+    """Memory of the decoder, with the lengths that windows need and the keys of both attentions."""
 
     lengths: Tensor
     """Number of real tokens in each source, `(B,)`."""
     copy_keys: Tensor | None = None
-    """Projection of the values for the second attention, `(B, S, *)`."""
+    """Keys of the second attention, `(B, S, *)`; None without one."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class LuongState(RecurrentState):
     fed: Tensor | None
     """Last attentional state `(N, H)`, zero at first; None without input feeding."""
     position: Tensor
-    """Number of words read so far, including BOS, `(N,)`: the next word's position t."""
+    """Number of words read so far, including BOS, `(N,)`: the position t of the next word."""
 
 
 @MODELS.register("luong")
@@ -139,7 +145,7 @@ class Luong(
     OptionalSourceEnd[LuongMemory, LuongState],
     RecurrentModel[LuongMemory, LuongState],
 ):
-    """Stacked encoder, and a decoder that updates, then attends; see the module docstring."""
+    """A stacked encoder, and a decoder that updates, then attends; see the module docstring."""
 
     Config = LuongConfig
 
@@ -149,7 +155,7 @@ class Luong(
         memory_size = config.memory_size
         self.input_feeding = config.input_feeding
         self.source_end = config.source_end
-        # The shown attention covers the whole source if there is no window, or if it is the second attention.
+        # The attention of the output covers the whole source if there is no window, or if it is the second attention.
         shows_all = config.window == "global" or config.copying == "own"
         self.window_half_width = None if shows_all else config.window_size
         self.bridge = Bridge(
@@ -192,8 +198,8 @@ class Luong(
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
-            # Attentional states are small at first and never exceed one in magnitude. With Glorot's initialisation the
-            # logits of all words would be almost equal, and the first updates would make less progress.
+            # Attentional states are small at first and never exceed one in magnitude. With Glorot's initialisation, all
+            # words would have almost the same logits, and the first updates would make less progress.
             nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden_size))
 
     def encode(self, batch: Batch) -> LuongMemory:
@@ -300,7 +306,7 @@ class Luong(
         return words
 
     def _gate(self, attentional: Tensor) -> Tensor | None:
-        """Returns p_gen `(..., 1)` for attentional states `(..., H)`, or None if the model does not copy."""
+        """Computes p_gen `(..., 1)` from attentional states `(..., H)`; returns None if the model does not copy."""
         if self.copy_gate is None:
             return None
         logits = self.copy_gate(attentional)  # (..., 1)
@@ -311,7 +317,7 @@ class Luong(
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Attends to the source with T decoder states `(N, T, H)`, the first of which is at `position` `(N,)`.
 
-        Returns the attentional states of eq. 5 `(N, T, H)`, weights `(N, T, S)` and centres `(N, T)` or None.
+        Returns the attentional states of eq. 5, `(N, T, H)`, the weights `(N, T, S)`, and the centres `(N, T)` or None.
         """
         rows, steps, hidden_size = states.shape
         mask = memory.mask
@@ -332,7 +338,9 @@ class Luong(
             attentional = torch.tanh(attentional)
         attentional = self.dropout(attentional)
         if self.copy_attention is not None:
-            assert memory.copy_keys is not None, "`encode` projects keys for the second attention"
+            assert memory.copy_keys is not None, (
+                "`encode` must project keys for the second attention"
+            )
             _, weights = self.copy_attention(
                 attentional, memory.copy_keys, memory.values, mask
             )  # (B, Q, S)

@@ -1,9 +1,9 @@
 """The pointer-generator network for summaries (See et al. 2017), with and without coverage, and its baseline.
 
-A bidirectional LSTM reads the article. For each word of the summary the decoder's LSTM first reads the previous word
-and the previous context; then it attends to the article and writes a word:
+A bidirectional LSTM reads the article. For each word of the summary, the LSTM of the decoder first reads the previous
+word and the previous context. The decoder then attends to the article and generates or copies a word:
 
-    x_t = W_x [E y_{t-1}; h*_{t-1}] + b_x                        the decoder's input; h*_0 = 0
+    x_t = W_x [E y_{t-1}; h*_{t-1}] + b_x                        input of the decoder; h*_0 = 0
     s_t = LSTM(x_t, s_{t-1})
     e_i = v^T tanh(W_h h_i + W_s s_t + w_c c_i + b_attn)         eq. 1, with coverage eq. 11
     a   = softmax(e);  h*_t = sum_i a_i h_i                      eq. 2, 3
@@ -12,18 +12,20 @@ and the previous context; then it attends to the article and writes a word:
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i   eq. 9
     c <- c + a                                                   eq. 10
 
-Where the paper leaves a choice, this model follows the authors' program and the numbers of parameters in the paper:
-attention and gate read both hidden state and memory cell as s_t, but V reads only the hidden state; both embeddings are
-one matrix; and x_t is the input after W_x.
+Where the paper is not specific, this model follows the authors' program and the numbers of parameters in the paper: for
+attention and gate, s_t consists of hidden state and memory cell, but V reads only the hidden state; both embeddings
+share one matrix; and x_t is the input after W_x.
 
 Differences from the paper and the program:
 
-* Sources end in EOS here, which can be attended to and copied like a word.
-* The context before the first word is zero in search, too; the authors' program attends with the decoder's first state.
-* In training every word of a batch has the same weight; the paper first takes the mean over each summary's words.
-* A truncated summary (`data.max_tgt_length`) ends in EOS like any other.
+* Sources end with EOS, which can be attended to and copied like a word.
+* The context before the first word is zero in search, too, where the authors' program attends with the first state of
+  the decoder.
+* In training, all words of a batch have the same weight, whereas the paper first computes the mean loss of each
+  summary.
+* Even a truncated summary (`data.max_tgt_length`) ends with EOS.
 
-Letters: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
+Notation: as in `models/base.py`; Hm is the size of an encoder state, both directions together.
 """
 
 from dataclasses import dataclass
@@ -58,27 +60,31 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class PointerGeneratorConfig(StackedConfig):
-    """The defaults are the paper's, except for the initialisation, which suits Adam."""
+    """Settings of the pointer-generator network.
+
+    The defaults are those of the paper, except for the initialisation, which suits Adam.
+    """
 
     kind: Literal["pointer_generator"] = "pointer_generator"
-    """The model."""
+    """Name of the model."""
     embedding_size: Width = Field(default=128, ge=1)
     """Size of word vectors on both sides."""
     cell: CellKind = "lstm"
-    """The recurrent cell."""
+    """Type of the recurrent cells."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions."""
     attention_size: Width | None = Field(default=None, ge=1)
-    """Hidden units of the attention score. Default: the size of an encoder state."""
+    """Number of hidden units of the attention score. Default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate on embeddings, between layers, on encoder states and before the output layer; 0 in the paper."""
     tie: Tie = "embeddings"
-    """Weights that share a matrix: none; both embeddings, as in the paper (needs one vocabulary); target embedding and
-    output layer; or all three."""
+    """Which layers share a weight matrix: none; both embeddings, as in the paper (needs a joint vocabulary); target
+    embedding and output layer; or all three."""
     copying: bool = True
-    """Whether the decoder can copy source words, including unknown ones. false gives the paper's attention baseline."""
+    """Whether the decoder can copy source words, including unknown ones; false gives the paper's attention baseline."""
     coverage: bool = False
-    """Whether the attention score reads the sum of earlier weights (see training.objectives.coverage_weight)."""
+    """Whether the attention score reads the sum of earlier attention weights; see
+    training.objectives.coverage_weight."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class PointerGeneratorState(RecurrentState):
     context: Tensor
     """Last context h*, `(N, Hm)`; zero at first."""
     coverage: Tensor | None
-    """Sum c of all earlier attention weights, `(N, S)`; None without coverage."""
+    """Sum of all earlier attention weights (c), `(N, S)`; None without coverage."""
 
 
 @MODELS.register("pointer_generator")
@@ -105,7 +111,7 @@ class PointerGenerator(
         embedding_size = config.embedding_size
         hidden_size = config.hidden_size
         memory_size = config.memory_size
-        # size of s_t, including the memory cell
+        # The size of s_t, including the memory cell.
         state_size = 2 * hidden_size if config.cell == "lstm" else hidden_size
         output_tied = config.tie in ("decoder", "all")
         self.reduce = Bridge(
@@ -115,7 +121,7 @@ class PointerGenerator(
             hidden_size=hidden_size,
             layers=config.layers,
         )
-        # The two parts of W_x. The part for words is applied to the whole target at once.
+        # The two parts of W_x. The part for words can be applied to the whole target at once.
         self.word_input = nn.Linear(embedding_size, embedding_size)
         self.context_input = nn.Linear(memory_size, embedding_size, bias=False)
         self.decoder = StackedCells(
@@ -148,7 +154,7 @@ class PointerGenerator(
 
     @torch.no_grad()
     def _initialise_as_published(self) -> None:
-        """Initialises weights as in the authors' program; weights that it does not name keep Glorot & Bengio 2010."""
+        """Initialises weights as in the authors' program; those that it does not specify remain as in `xavier`."""
         for layers in (self.encoder, self.decoder):
             for name, parameter in layers.named_parameters():
                 if "weight" in name:
@@ -179,7 +185,7 @@ class PointerGenerator(
         context = torch.zeros_like(memory.values[:, 0])  # (B, Hm)
         coverage = None
         if isinstance(self.attention.score, CoveredAdditive):
-            # Has the type of the attention weights, which are added to it.
+            # The dtype is that of the attention weights, which will be added.
             dtype = at_least_float32(memory.hidden)
             coverage = torch.zeros_like(memory.mask, dtype=dtype)  # (B, S)
         return PointerGeneratorState(
@@ -209,7 +215,7 @@ class PointerGenerator(
     def unroll(
         self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """Runs all steps. Words are embedded before the loop, and features and gates are computed after it."""
+        """Runs all steps. Words are embedded before the loop; features and gates are computed after it."""
         state = self.start(memory)
         step_inputs = []
         step_hidden = []
@@ -234,12 +240,12 @@ class PointerGenerator(
         )
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """Returns logits `(..., V)` of `[s_t; h*_t]`, before the softmax of eq. 4. Eq. 9 is in `predict`."""
+        """Returns the logits of eq. 4, `(..., V)`, for features `[s_t; h*_t]`; `Copying.predict` computes eq. 9."""
         readout = self.dropout(self.readout(output.features))  # (..., *)
         return project_to_vocabulary(self.output, readout, memory.shortlist)
 
     def _word_inputs(self, ids: Tensor) -> Tensor:
-        """Computes the part of x_t that depends on the words, `(..., E)`."""
+        """Computes the part of x_t that depends on the words `(...)`: `(..., E)`."""
         embedded = self.dropout(self.tgt_embedding(extended_to_unk(ids, self.sizes)))  # (..., E)
         word_inputs: Tensor = self.word_input(embedded)  # (..., E)
         return word_inputs
@@ -247,7 +253,7 @@ class PointerGenerator(
     def _step(
         self, word_inputs: Tensor, state: PointerGeneratorState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
-        """Reads words `(N, E)`, then attends; returns x_t `(N, E)`, weights `(N, S)` and the next state."""
+        """Runs one step, given word inputs `(N, E)`; returns x_t `(N, E)`, weights `(N, S)` and the new state."""
         hypotheses = word_inputs.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         inputs = word_inputs + self.context_input(state.context)  # (N, E), x_t
@@ -283,7 +289,7 @@ class PointerGenerator(
     ) -> ModelOutput:
         """Builds the output of one or all steps: features `[s_t; h*_t]`, weights, and the gate of eq. 8.
 
-        Shapes: inputs x_t `(..., E)`, hidden and cell `(..., H)`, context `(..., Hm)`, weights `(..., S)`.
+        The shapes are: inputs x_t `(..., E)`, hidden and cell `(..., H)`, context `(..., Hm)`, weights `(..., S)`.
         """
         features = torch.cat([hidden, context], -1)  # (..., H+Hm)
         if self.gate is None:

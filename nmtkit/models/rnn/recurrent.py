@@ -1,6 +1,6 @@
 """Common parts of models with a recurrent encoder: settings, embeddings, the encoder, memory and state.
 
-Letters: as in `models/base.py`, and:
+Notation: as in `models/base.py`, and:
 
     Hm  size of an encoder state, both directions together
     D   size of the encoder's final state
@@ -41,41 +41,42 @@ from nmtkit.models.embeddings import AnyEmbeddingConfig, source_embedding
 
 
 class RecurrentConfig(ModelConfig):
-    """Sizes of the encoder and the decoder; subclasses redefine fields whose defaults differ."""
+    """Settings that all recurrent models share; subclasses redefine fields whose defaults differ."""
 
     embedding_size: Width = Field(default=256, ge=1)
     """Size of word vectors on both sides."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every decoder layer, and of each direction of the encoder."""
+    """Number of units of each decoder layer, and of each direction of the encoder."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout rate on embeddings, between layers and before the output layer; with attention also on encoder states."""
     tie: Tie = "none"
-    """Weights that share a matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
     src_embedding: AnyEmbeddingConfig = None
-    """Source embeddings that depend on the context: `kind` and its settings. Default: a table of vectors."""
+    """Contextual source embeddings: `kind` and its settings. Default: a table of word vectors."""
 
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
-        """Builds the encoder."""
+        """Builds the encoder that these settings describe."""
 
     def require_equal_where_tied(self, name: str, other_name: str) -> None:
-        """Raises a ValueError if two sizes, given by name, differ but the target embedding is also the output layer."""
+        """Raises a ValueError if two sizes, given by name, differ although `tie` requires them to be equal."""
         size = getattr(self, name)
         other_size = getattr(self, other_name)
         if self.tie in ("decoder", "all") and size != other_size:
             raise ValueError(
-                f"tie: {self.tie} uses the target embedding as output layer: "
-                f"{name} {size} must equal {other_name} {other_size}"
+                f"`tie: {self.tie}` uses the target embedding as output layer, so {name} ({size}) must equal "
+                f"{other_name} ({other_size})"
             )
 
 
 class StackedConfig(RecurrentConfig):
-    """Settings of an encoder and a decoder with any number of layers."""
+    """Settings of an encoder and a decoder that may have several layers."""
 
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
-    """Units of each direction of the encoder. Default: hidden_size."""
+    """Number of units of each direction of the encoder. Default: hidden_size."""
     layers: Depth = Field(default=1, ge=1)
-    """Number of recurrent layers in encoder and decoder. Attention and output layer read the decoder's top layer."""
+    """Number of recurrent layers each in encoder and decoder. Attention and output layer read the decoder's top
+    layer."""
     encoder_layers: Depth | None = Field(default=None, ge=1)
     """Number of encoder layers. Default: layers."""
     cell: CellKind = "gru"
@@ -83,16 +84,18 @@ class StackedConfig(RecurrentConfig):
     bidirectional: bool = False
     """Whether the encoder reads the source in both directions."""
     reverse_source: bool = False
-    """Whether a one-directional encoder reads the source from the last word to the first."""
+    """Whether a unidirectional encoder reads the source from the last word to the first."""
     initialisation: Initialisation = "xavier"
-    """Initial weights: xavier, or as in the paper (small normal numbers; `luong`: uniform between -0.1 and 0.1;
-    `rnn_encdec` without `feed_context`, as in Sutskever et al.: uniform between -0.08 and 0.08)."""
+    """Initial weights. xavier: Xavier initialization. paper: as in the paper, from a normal distribution with a small
+    variance; in `luong`, uniform between -0.1 and 0.1; in `rnn_encdec` without `feed_context`, as in Sutskever et al.,
+    uniform between -0.08 and 0.08."""
 
     @model_validator(mode="after")
     def _encoder_fits_together(self) -> "StackedConfig":
         if self.reverse_source and self.bidirectional:
             raise ValueError(
-                "reverse_source: a bidirectional encoder reads the source in both directions: set one of them to false"
+                "reverse_source: a bidirectional encoder reads the source in both directions anyway; set either "
+                "reverse_source or bidirectional to false"
             )
         return self
 
@@ -103,30 +106,31 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def width(self) -> int:
-        """Units of each direction of the encoder."""
+        """Number of units of each direction of the encoder."""
         return self.encoder_hidden_size or self.hidden_size
 
     @property
     def memory_size(self) -> int:
-        """Size of an encoder state, Hm: both directions together."""
+        """Size of an encoder state (Hm), both directions together."""
         directions = 2 if self.bidirectional else 1
         return directions * self.width
 
     def require_score_fits(self, score: str) -> None:
-        """Raises a ValueError if the score multiplies decoder states by encoder states of another size."""
+        """Raises a ValueError if the score multiplies decoder states by encoder states of a different size."""
         if score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
             raise ValueError(
-                f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
-                f"{self.memory_size}: set encoder_hidden_size so that they are equal, or score to general or additive"
+                f"`score: {score}` multiplies decoder states of size {self.hidden_size} by encoder states of size "
+                f"{self.memory_size}; set encoder_hidden_size so that these sizes are equal, or score to general or "
+                "additive"
             )
 
     def require_bridge_fits(self, bridge: str) -> None:
-        """Raises a ValueError if the bridge copies the encoder's final states but their shape is not the decoder's."""
+        """Raises a ValueError if the bridge copies the encoder's final states, but the decoder's have another shape."""
         if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(
-                f"bridge: copy uses the encoder's final states, {self.depth} x {self.memory_size} numbers (layers "
-                f"x units), but the decoder has {self.layers} x {self.hidden_size}: make them equal, read the source "
-                "in one direction, or set bridge to tanh or linear"
+                f"`bridge: copy` uses the final states of the encoder, which has {self.depth} x {self.memory_size} "
+                f"units (layers x size of a state), but the decoder has {self.layers} x {self.hidden_size}; make them "
+                "equal, read the source in only one direction, or set bridge to tanh or linear"
             )
 
     @override
@@ -143,12 +147,12 @@ class StackedConfig(RecurrentConfig):
 
 @dataclass(frozen=True)
 class RecurrentMemory(Memory):
-    """Memory of a recurrent decoder."""
+    """Memory of a recurrent decoder, which includes its first state."""
 
     hidden: Tensor
-    """The decoder's first hidden state, `(B, L, H)`."""
+    """The first hidden states of the decoder, `(B, L, H)`."""
     cell: Tensor | None
-    """The decoder's first memory cell, `(B, L, H)`; None for a GRU."""
+    """The first memory cells of the decoder, `(B, L, H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ class RecurrentState(DecoderState):
 
 
 class RecurrentModel(Seq2Seq[M, S]):
-    """Embeddings of both sides, dropout and a recurrent encoder. Subclasses add a decoder and an output layer."""
+    """Base class with the embeddings of both sides and a recurrent encoder; subclasses add decoder and output layer."""
 
     def __init__(
         self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False
@@ -191,7 +195,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
-        """Runs the encoder. Its states are in the order of the source, even if it reads the source reversed."""
+        """Runs the encoder. The returned states are in the order of the source, even if it is read reversed."""
         mask = batch.inputs.mask
         words = self.src_embedding(batch.inputs.ids)  # (B, S, E)
         if self.reverse_source:
@@ -223,5 +227,5 @@ class RecurrentModel(Seq2Seq[M, S]):
         )
 
     def start(self, memory: Any) -> S:
-        """Returns the first state, computed by `encode`."""
+        """Returns the first state, which `encode` has computed."""
         return cast(S, RecurrentState(memory.hidden, memory.cell))

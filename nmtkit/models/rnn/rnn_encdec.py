@@ -3,20 +3,21 @@
 With `feed_context` and a `maxout_size`, this is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also
 RNNencdec in Bahdanau et al. 2015):
 
-    c   = tanh(V h)                                  h: the encoder's final state; c: the summary of the source
+    c   = tanh(V h)                                  h: the encoder's final state; c: a summary of the source
     s_0 = tanh(V' c)                                 the bridge
     s_t = GRU([E y_{t-1}; c], s_{t-1})
     p(y_t) = softmax(W_o maxout(O [s_t; E y_{t-1}; c]))
 
-Without `feed_context`, with several LSTM layers and `reverse_source`, this is Sutskever et al. 2014: the encoder's
-final state becomes the decoder's first state, layer by layer, and the source is read backwards. `initialisation: paper`
-is uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al., and otherwise as in Bahdanau et al.
-The final state of a bidirectional encoder concatenates both directions.
+Without `feed_context`, with several LSTM layers and `reverse_source`, this is the model of Sutskever et al. 2014: the
+final state of the encoder becomes the first state of the decoder, layer by layer, and the source is read backwards.
+With `initialisation: paper`, weights are uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al.,
+and otherwise initialised as in Bahdanau et al. The final states of both directions of a bidirectional encoder are
+concatenated.
 
-In Cho's decoder the reset gate also resets the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau et al.,
-the summary is an input, which is not reset. As in that program, the output layers have biases.
+In Cho's decoder, the reset gate is also applied to the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau
+et al., the summary is an ordinary input, to which it is not applied. As in that program, the output layers have biases.
 
-Letters: as in `models/base.py`; D is the size of the encoder's final state.
+Notation: as in `models/base.py`; D is the size of the encoder's final state.
 """
 
 from dataclasses import dataclass
@@ -50,18 +51,18 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class RnnEncDecConfig(StackedConfig):
-    """The defaults are a small version of Cho et al. 2014; the module docstring has the settings of both papers."""
+    """Settings of models without attention. The defaults give a small version of the model of Cho et al. 2014."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
-    """The model."""
+    """Name of the model."""
     maxout_size: Width | None = Field(default=256, ge=1)
-    """Maxout units between decoder and output layer; null: the output layer reads the decoder's top state."""
+    """Number of maxout units between decoder and output layer; null: the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Whether every step and the output layer read the summary of the source. With false, only the first state depends
-    on the source."""
+    """Whether each step and the output layer read a summary of the source; otherwise only the first state of the
+    decoder depends on the source."""
     bridge: BridgeKind | None = None
-    """The decoder's first state: a projection of the summary (tanh or linear), a copy of the encoder's final state, or
-    zero. Default: tanh with `feed_context`, copy without."""
+    """The first state of the decoder: a projection of the summary (tanh or linear), a copy of the encoder's final state
+    (copy), or zero. Default: tanh with `feed_context`, otherwise copy."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
@@ -69,14 +70,14 @@ class RnnEncDecConfig(StackedConfig):
         self.require_equal_where_tied("embedding_size", output_size)
         if self.bridge == "zero" and not self.feed_context:
             raise ValueError(
-                "bridge: zero hides the source from the decoder; set feed_context to true, or choose another bridge"
+                "`bridge: zero` hides the source from the decoder; set feed_context to true, or choose another bridge"
             )
         self.require_bridge_fits(self.bridge_kind)
         return self
 
     @property
     def bridge_kind(self) -> BridgeKind:
-        """The setting `bridge`, or its default."""
+        """The value of the setting `bridge`, or its default."""
         if self.bridge is not None:
             return self.bridge
         return "tanh" if self.feed_context else "copy"
@@ -84,15 +85,15 @@ class RnnEncDecConfig(StackedConfig):
 
 @dataclass(frozen=True)
 class RnnEncDecMemory(RecurrentMemory):
-    """Memory of the decoder."""
+    """First state of the decoder, and the summary of the source."""
 
     summary: Tensor | None
-    """Summary c of the source, `(B, H)`; None without `feed_context`."""
+    """Summary of the source (c), `(B, H)`; None without `feed_context`."""
 
 
 @MODELS.register("rnn_encdec")
 class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
-    """Encoder, one summary vector, decoder; see the module docstring."""
+    """An encoder, which turns the source into one vector, and a decoder; see the module docstring."""
 
     Config = RnnEncDecConfig
     has_attention = False
@@ -168,7 +169,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
     def unroll(
         self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False
     ) -> ModelOutput:
-        """Runs the decoder over the whole target in one call. Padding is on the right, so no real position reads it."""
+        """Runs all positions at once. Padding is on the right, so no real position reads it."""
         inputs = self._inputs(batch.targets.shifted, memory)  # (B, T, E) or (B, T, E+H)
         states, _ = run_rnn(
             self.decoder, inputs, layers_first(memory.hidden, memory.cell)
@@ -176,7 +177,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return ModelOutput(self._features(states, inputs))
 
     def logits(self, output: ModelOutput, memory: RnnEncDecMemory) -> Tensor:
-        """Returns logits `(..., V)`; with a maxout layer as in Cho et al. 2014, appendix A.1.2."""
+        """Returns logits `(..., V)`, with an optional maxout layer as in Cho et al. 2014, appendix A.1.2."""
         features = output.features  # (..., *)
         if self.readout is not None:
             features = self.readout(features)  # (..., maxout_size)
@@ -184,7 +185,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return project_to_vocabulary(self.output, features, memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
-        """Returns the decoder's inputs for words `(N, T)`: word vectors and, if used, the summary of the source."""
+        """Returns the inputs of the decoder for words `(N, T)`: word vectors and, if used, the summary."""
         words: Tensor = self.tgt_embedding(tokens)  # (N, T, E)
         words = self.dropout(words)
         if memory.summary is None:
@@ -197,7 +198,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return torch.cat([words, summary], -1)  # (N, T, E+H)
 
     def _features(self, states: Tensor, inputs: Tensor) -> Tensor:
-        """Returns the input of `logits` for decoder states `(..., H)` and their inputs `(..., *)`."""
+        """Returns the features for `logits`, given decoder states `(..., H)` and the decoder's inputs `(..., *)`."""
         if self.readout is None:
             return states
         return torch.cat([states, inputs], -1)

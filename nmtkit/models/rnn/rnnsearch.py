@@ -1,28 +1,29 @@
 """RNNsearch: the first translation model with attention (Bahdanau et al. 2015, appendix A).
 
-A bidirectional recurrent encoder gives one state per source word. For each target word the decoder first attends to the
-source with its state, then updates the state:
+A bidirectional recurrent encoder computes one state per source word. For each target word, the decoder first attends to
+the source with its state, and then updates the state:
 
     c_i = attention(s_{i-1}, h)                                        A.1.2
     p(y_i) = softmax(W_o maxout(U_o s_{i-1} + V_o E y_{i-1} + C_o c_i))  A.2.2
     s_i = GRU([E y_{i-1}; c_i], s_{i-1})                               A.1.1
 
-So the appendix predicts the word from the state *before* the update; eq. 4 of the main text predicts it from s_i, after
-the update. `readout_state` chooses between them. Predicting from s_i learns faster at first; on the demo's corpus both
-reach the same BLEU. In both cases the query s_{i-1} has read only words up to y_{i-2}: attention does not depend on the
-last word.
+So in the appendix, a word is predicted from the state *before* the update; in eq. 4 of the main text, it is predicted
+from s_i, the state after the update. The setting `readout_state` selects one of them. Predicting from s_i learns faster
+at first; on the demo's corpus, both reach the same BLEU. In both cases, the query s_{i-1} has read only the words up to
+y_{i-2}, so attention does not depend on the last word y_{i-1}.
 
-In the authors' program (GroundHog), it does. With `order: look_generate_update`, the state that is the query and
-predicts the word has read the last word and the context that predicted that word:
+In the authors' program (GroundHog), attention does depend on the last word. With `order: look_generate_update`, the
+decoder first reads the last word, together with the context that predicted it. The resulting state is the query, and
+predicts the next word:
 
     s_{i-1} = GRU([E y_{i-1}; c_{i-1}], s_{i-2}),  c_i = attention(s_{i-1}, h),  p(y_i) as above
 
-The program's first query is s_0 itself, and the second one has read y_1. Here BOS is read like any other word, with a
-context of zeros. Maxout and output layer have biases, as in the program; the paper leaves them out.
+In the program, the first query is s_0 itself, and the second one has read y_1. Here BOS is read like any other word,
+with a context of zeros. As in the program, maxout and output layer have biases, which the paper omits.
 
 The encoder may be deeper than the decoder, and `score` can be any score in `nmtkit/layers/attention.py`.
 
-Letters:
+Notation:
 
     B  sentences          S  source length         T   target length        K   beam size        N  = B*K hypotheses
     V  target vocabulary  E  embedding size        H   hidden size          L   layers
@@ -55,33 +56,33 @@ from nmtkit.models.rnn.recurrent import (
 class RnnSearchConfig(StackedConfig):
     """Settings of RNNsearch.
 
-    The defaults suit small corpora. The paper has embedding size 620, hidden size 1000, attention size 1000 and maxout
+    The defaults suit small corpora. The paper uses embedding size 620, hidden size 1000, attention size 1000 and maxout
     size 500.
     """
 
     kind: Literal["rnnsearch"] = "rnnsearch"
-    """The model."""
+    """Name of the model."""
     attention_size: Width = Field(default=256, ge=1)
-    """Hidden units of an additive score; other scores do not use this setting."""
+    """Number of hidden units of an additive score; other scores do not use this setting."""
     maxout_size: Width = Field(default=256, ge=1)
-    """Maxout units between decoder and output layer."""
+    """Number of maxout units between decoder and output layer."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions."""
     score: ScoreKind = "additive"
-    """Score that compares a decoder state with encoder states; the paper's is additive."""
+    """Score that compares a decoder state with encoder states; the paper uses additive."""
     max_positions: Width = Field(default=1024, ge=1)
     """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
     hard_attention: bool = False
-    """Whether each word attends to a single position, sampled in training with the objective hard_attention."""
+    """Whether each word attends to a single position, which is sampled in training (objective hard_attention)."""
     bridge: BridgeKind = "tanh"
-    """The decoder's first state: a projection of the encoder's final state (tanh, as in the paper, or linear), a copy
-    of it, or zero."""
+    """The first state of the decoder: a projection of the encoder's final state (tanh, as in the paper, or linear), a
+    copy of it (copy), or zero."""
     order: Literal["appendix", "look_generate_update"] = "appendix"
-    """Order of attention and update. appendix: attention does not depend on the last word. look_generate_update: it
-    does, as in the authors' program."""
+    """Order of attention and update. appendix: attention does not depend on the last word. look_generate_update:
+    attention depends on the last word, as in the authors' program."""
     readout_state: Literal["previous", "current"] = "previous"
-    """The state that predicts a word: before the update (the paper's appendix) or after it (its eq. 4). With
-    `order: look_generate_update` it is always the attention query."""
+    """The state that predicts a word: the one before the update (previous), as in the paper's appendix, or after it
+    (current), as in eq. 4. With `order: look_generate_update` it is always the query of the attention."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
@@ -96,12 +97,12 @@ class RnnSearchState(RecurrentState):
     """Decoder state between two words."""
 
     context: Tensor | None
-    """Last context `(N, Hm)`, zero at first, if the next update reads it; else None."""
+    """Last context `(N, Hm)`, zero at first; None if the next update does not read it."""
 
 
 @MODELS.register("rnnsearch")
 class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
-    """Recurrent encoder with an attentional decoder; see the module docstring."""
+    """A recurrent encoder and a decoder with attention; see the module docstring."""
 
     Config = RnnSearchConfig
 
@@ -111,11 +112,11 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         memory_size = config.memory_size
         self.updates_first = config.order == "look_generate_update"
         self.predicts_before_update = config.readout_state == "previous"
-        # Scores can be registered by users, so these four sizes are passed by position.
+        # Scores can be registered by users, so their four sizes are passed by position.
         build_score = SCORES.get(config.score)
         score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
         self.attention = Attention(score, hard=config.hard_attention)
-        # The bridge reads only the backward direction, h_1 of A.2.2.
+        # The bridge reads only the backward direction: h_1 in A.2.2.
         self.bridge = Bridge(
             kind=config.bridge,
             cell=config.cell,
@@ -193,7 +194,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return ModelOutput(features, attention, path=path)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """Returns logits `(..., V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
+        """Returns the logits of A.2.2, `(..., V)`: features `[s; E y_{i-1}; c_i]` through maxout and output layer."""
         maxout = self.readout(output.features)  # (..., maxout_size)
         return project_to_vocabulary(self.output, self.dropout(maxout), memory.shortlist)
 
@@ -204,16 +205,17 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         memory: AttentionMemory,
         draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
-        """Runs one step for word vectors `(N, E)` of y_{i-1}.
+        """Runs one step, given the word vectors of y_{i-1}, `(N, E)`.
 
-        Returns the states that predict y_i `(N, H)`, contexts c_i `(N, Hm)`, weights `(N, S)` and the next state.
+        Returns the states that predict y_i, `(N, H)`, the contexts c_i `(N, Hm)`, the weights `(N, S)`, and the state
+        of the decoder for the next step.
         """
         hypotheses = embedded.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         if self.updates_first:
             # look_generate_update: update with y_{i-1} and c_{i-1}, then attend. The new state s_{i-1} is the query,
             # and it predicts y_i.
-            assert state.context is not None, "`start` sets the context"
+            assert state.context is not None, "`start` must set the context"
             state = self._update(embedded, state.context, state)
         query = state.hidden[:, -1]  # (N, H), s_{i-1}
         hidden_size = query.shape[1]

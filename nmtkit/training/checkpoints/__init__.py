@@ -1,1 +1,1 @@
-"""Checkpoints: files of tensors, weights of models, and the checkpoint folder of a run."""
+"""Checkpoints: tensor files, model weights, and the checkpoint folder of a run."""

@@ -66,7 +66,7 @@ class BackgroundCheckpoints(CheckpointManager):
         self._pending.append(self._thread.submit(write))
 
     def _wait_until_pending(self, count: int) -> None:
-        """Waits until at most `count` files are pending; raises the errors of those that have been written."""
+        """Waits until at most `count` files are pending; raises the error of a file that could not be written."""
         while self._pending:
             oldest = self._pending[0]
             if len(self._pending) <= count and not oldest.done():
@@ -77,7 +77,7 @@ class BackgroundCheckpoints(CheckpointManager):
 
 @torch.no_grad()
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies tensors to the CPU; those on a GPU are copied at the same time, into pinned memory."""
+    """Copies tensors to the CPU. Those on a GPU are copied asynchronously, into pinned memory."""
     copies: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

@@ -47,7 +47,7 @@ def preference(score: float, loss: float | None, update: int) -> tuple[float, fl
     """Returns a sort key; better checkpoints have greater keys.
 
     A higher score is better; if scores are equal, a lower validation loss; if losses are also equal, a newer update. A
-    loss of None or NaN is the worst.
+    loss of None or NaN counts as the worst.
     """
     if loss is None or math.isnan(loss):
         loss = math.inf
@@ -56,13 +56,13 @@ def preference(score: float, loss: float | None, update: int) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A weights file."""
+    """A weights file in the index, with the results of its validation."""
 
     update: int
     value: float
     """Value of the metric that determines which checkpoints are kept."""
     loss: float | None = None
-    """Validation loss; None if validation computed no loss, or if an earlier version wrote the folder."""
+    """Validation loss; None if validation computed no loss, or if an earlier version of nmtkit wrote the index."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ class CheckpointManager:
         return self.folder / f"weights-{update:08d}.safetensors"
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replaces the full state: tensors with the prefixes WEIGHTS, EMA and OPTIMIZER, and facts as JSON."""
+        """Replaces the full state: tensors with the prefixes WEIGHTS, EMA and OPTIMIZER, and metadata as JSON."""
         tensor_files.write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Reads the tensors and facts of the full state."""
+        """Reads the tensors and metadata of the full state."""
         with self._open_last() as (file, header):
             header.require_vocabulary(self.vocabulary)
             return tensor_files.read_tensors(file, header), header.facts
 
     def read_metadata(self) -> dict[str, Any]:
-        """Reads only the facts of the full state, such as `update` and `seconds`."""
+        """Reads only the metadata of the full state, such as `update` and `seconds`."""
         with self._open_last() as (_, header):
             return header.facts
 
@@ -133,14 +133,14 @@ class CheckpointManager:
             header = TensorFileHeader.read(file)
             if not header.is_state:
                 raise CheckpointError(
-                    "holds weights but no training state, so training cannot be resumed from it"
+                    "contains weights but no training state, so training cannot be resumed from it"
                 )
             yield file, header
 
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Adds the state's path, and what to do without it, to each CheckpointError inside."""
+        """Adds the path of the state and a remedy to each CheckpointError raised inside the context."""
         remedy = (
-            "copy the file again, use other weights of its folder (--checkpoint FILE), "
+            "copy the file again, use other weights from its folder (--checkpoint FILE), "
             "or start a new run (--run DIR)"
         )
         return tensor_files.name_file_in_errors(self.last, remedy)
@@ -158,13 +158,13 @@ class CheckpointManager:
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
     def verify_kept(self) -> None:
-        """Reads all kept weights once; called before resuming a run that will choose among them."""
+        """Checks that all kept weights can be read; called before resuming a run that will choose among them."""
         for path in self.recent():
             try:
                 read_weights(path, self.vocabulary)
             except CheckpointError as fault:
                 raise CheckpointError(
-                    f"{fault}; to continue without it, delete it and {self._index_path}"
+                    f"{fault}; to continue without this file, delete it and {self._index_path}"
                 ) from fault
 
     def keep(
@@ -227,8 +227,8 @@ class CheckpointManager:
             return _Index.from_json(content)
         except (OSError, ValueError, RecursionError) as fault:
             raise CheckpointError(
-                f"{self._index_path}: cannot read it ({fault}); delete it, then the list of kept weights is rebuilt "
-                "from the weights files"
+                f"{self._index_path}: cannot be read ({fault}); delete it, and the list of kept weights will be "
+                "rebuilt from the weights files"
             ) from fault
 
     def _index_of_headers(self) -> _Index:

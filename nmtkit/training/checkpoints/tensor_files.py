@@ -1,10 +1,10 @@
-"""Files of tensors: safetensors with JSON in the header, never pickle, written so that a crash loses nothing.
+"""Tensor files: safetensors with JSON metadata in the header, written so that a crash loses nothing.
 
 Every file is written under a temporary name, flushed to disk, and then renamed in one step.
 
-The header contains facts as JSON under one key, with sorted keys, so that files with equal contents are equal. The
-facts are the kind of file (state or weights), and checksums of every tensor, of the vocabulary and of the facts
-themselves, which are verified whenever the file is read. Files from other programs have no such facts.
+The metadata are JSON under one key of the header. Their keys are sorted, so that files with equal contents are
+identical. They include the kind of file (state or weights) and checksums of every tensor, of the vocabulary and of the
+metadata themselves, which are verified whenever the file is read. Files from other programs have no such metadata.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from nmtkit.core.processes import available_cores
 _FACTS = "facts"
 
 _COLUMNS = 1021
-"""A prime number, so that swapped disk blocks affect different columns."""
+"""Number of columns in a checksum; a prime number, so that swapped disk blocks affect different columns."""
 
 _MAX_THREADS = 8
-"""Maximum number of threads that compute checksums; more are not faster, because memory is the limit."""
+"""Maximum number of threads that compute checksums; more are not faster, because memory bandwidth is the limit."""
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -43,9 +43,9 @@ class TensorFileHeader:
     """Metadata of a tensor file."""
 
     facts: dict[str, Any]
-    """All facts that have no field below."""
+    """All metadata entries that have no field of their own below."""
     is_state: bool
-    """Whether the file contains the full training state, not only weights."""
+    """Whether the file contains the full training state, not just weights."""
     vocabulary: str
     """Checksum of the vocabulary; empty if it is unknown."""
     checksums: Mapping[str, str] | None
@@ -66,9 +66,11 @@ class TensorFileHeader:
         )
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a CheckpointError if the file belongs to another vocabulary and both checksums are known."""
+        """Raises a CheckpointError if the file belongs to a different vocabulary and both checksums are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
-            raise CheckpointError("trained with another vocabulary, so it belongs to another run")
+            raise CheckpointError(
+                "trained with a different vocabulary, so it belongs to a different run"
+            )
 
 
 def read_tensors(
@@ -76,27 +78,25 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """Reads the tensors of an open file whose names begin with one of the prefixes.
 
-    Raises a ValueError if a checksum is wrong, and a CheckpointError for numbers that no model can have.
+    Raises a ValueError if a checksum is wrong, and a CheckpointError if a tensor has values that no model can have.
     """
     names = list(file.keys())
     if header.checksums is not None and header.checksums.keys() != set(names):
-        raise ValueError("its tensors are not those that were written")
+        raise ValueError("it does not contain the tensors that were written")
     tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
     if header.checksums is not None:
         for name, checksum in _checksums(tensors).items():
             if checksum != header.checksums[name]:
-                raise ValueError(f"{name!r} is not as it was written: its checksum has changed")
+                raise ValueError(f"{name!r} has changed since it was written (checksum mismatch)")
     for name, tensor in tensors.items():
         is_other_float = tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES
         if tensor.is_complex() or is_other_float:
-            raise CheckpointError(
-                f"{name!r} holds numbers of type {tensor.dtype}, which no model has"
-            )
-        # A sum is much faster than testing every number. A sum of finite numbers can overflow; only then are they
-        # tested.
+            raise CheckpointError(f"{name!r} has the data type {tensor.dtype}, which no model uses")
+        # Testing the sum is much faster than testing every element. A sum of finite elements can overflow, so the
+        # elements are tested if the sum is not finite.
         is_finite = torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()
         if not is_finite:
-            raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
+            raise CheckpointError(f"{name!r} contains non-finite values (NaN or infinity)")
     return tensors
 
 
@@ -130,7 +130,7 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
 
 @contextlib.contextmanager
 def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
-    """Adds the path and the remedy to each CheckpointError inside."""
+    """Adds the path and the remedy to each CheckpointError raised inside the context."""
     try:
         yield
     except CheckpointError as fault:
@@ -142,7 +142,9 @@ def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
 def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
     """Opens a file with weights or a state; yields the file and its header."""
     if not os.path.lexists(path):
-        raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
+        raise CheckpointError(
+            f"{path}: not found; pass an existing checkpoint file, or train first"
+        )
     remedy = "use another checkpoint, or copy the file again"
     with name_file_in_errors(path, remedy), open_tensors(path) as file:
         yield file, TensorFileHeader.read(file)
@@ -150,20 +152,20 @@ def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """Opens a file. Its errors do not name the file; see `name_file_in_errors`."""
+    """Opens a tensor file. Error messages do not contain the path; see `name_file_in_errors`."""
     if not path.is_file():
-        raise CheckpointError("not a file that can be read")
+        raise CheckpointError("not a readable file")
     try:
         with safe_open(path, framework="pt") as file:
             yield file
     except (OSError, SafetensorError, ValueError, RecursionError) as fault:
-        raise CheckpointError(f"damaged or cut short ({fault})") from fault
+        raise CheckpointError(f"damaged or truncated ({fault})") from fault
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str
 ) -> None:
-    """Writes a file with facts, and with checksums of its contents."""
+    """Writes a tensor file with metadata and with checksums of its contents."""
     cpu_tensors = _on_cpu(tensors)
     header = dict(facts)
     if vocabulary:
@@ -174,7 +176,7 @@ def write_tensors(
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file without facts, in the format that other libraries write and expect."""
+    """Writes a file without our metadata, in the format that other libraries write and expect."""
     cpu_tensors = _on_cpu(tensors)
     write_file(path, lambda temporary: save_file(cpu_tensors, temporary, {"format": "pt"}))
 
@@ -187,13 +189,14 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file under a temporary name, flushes it to disk, and renames it in one step."""
     try:
         with atomic_path(path, suffix=".partial", durable=True) as temporary:
-            # safetensors creates files that only their owner can read, so take the mode of a file that Python creates.
+            # safetensors creates files that only their owner can read, so the mode is copied from a file that Python
+            # creates.
             temporary.touch()
             mode = temporary.stat().st_mode
             write(temporary)
             temporary.chmod(mode)
     except (OSError, SafetensorError) as fault:
         raise CheckpointError(
-            f"{path}: cannot write it ({fault}); free some space there or name another folder; "
+            f"{path}: cannot be written ({fault}); free some space there or use another folder; "
             "earlier checkpoints are unchanged"
         ) from fault

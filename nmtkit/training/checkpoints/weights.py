@@ -1,4 +1,4 @@
-"""Model weights in a weights file or a training state; means of several checkpoints, and a moving average."""
+"""Model weights: reading and writing them, averaging checkpoints, and a moving average during training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Returns a model's weights and persistent buffers, not copied; a tied weight once, under its first name."""
+    """Returns a model's weights and persistent buffers, not copies; a tied weight occurs only under its first name."""
     weights: dict[str, Tensor] = {}
     seen_ids: set[int] = set()
     # With `keep_vars` the values are the parameters themselves, so a tied weight has the same id under all its names.
@@ -40,7 +40,7 @@ def get_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Returns the number of values in the weights and buffers of a model that is not prepared for inference."""
+    """Returns the number of elements in the weights and buffers of a model; it must not be prepared for inference."""
     return sum(weight.numel() for weight in get_weights(model).values())
 
 
@@ -50,15 +50,16 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = ""
 
 
 def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
-    """Reads a checkpoint's weights, on the CPU. A full state gives its averaged weights, if there are any.
+    """Reads a checkpoint's weights onto the CPU; from a full state, the averaged weights if there are any.
 
-    `vocabulary` is the checksum of the vocabulary with which they will be used; empty means any.
+    `vocabulary` is the checksum of the vocabulary with which the weights will be used; an empty string allows any
+    vocabulary.
     """
     with open_checkpoint(path) as (file, header):
         header.require_vocabulary(vocabulary)
         if not header.is_state:
             return read_tensors(file, header)
-        # Buffers have no average, so they are taken from the weights.
+        # Buffers are not averaged, so they always come from the weights.
         tensors = read_tensors(file, header, (WEIGHTS, EMA))
         return strip_prefix(WEIGHTS, tensors) | strip_prefix(EMA, tensors)
 
@@ -103,7 +104,8 @@ class SkipInit(TorchFunctionMode):
 def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Copies weights into the model in place, so that tied weights stay tied and all addresses stay the same.
 
-    Raises a CheckpointError that names `path` if a weight is missing, unknown, or has another shape or kind of number.
+    Raises a CheckpointError that names `path` if a weight is missing, unknown, or has a different shape or kind of
+    number.
     """
     model_weights = get_weights(model)
     _require_fitting(model_weights, weights, path)
@@ -115,7 +117,7 @@ def assign_matching_weights(
 ) -> tuple[list[str], list[str]]:
     """Copies those weights that exist in the model, for a model with parts that were added or removed.
 
-    Returns the names of the model's weights that are missing in `weights`, and the names in `weights` that the model
+    Returns the names of the model's weights that are missing from `weights`, and the names in `weights` that the model
     does not have.
     """
     model_weights = get_weights(model)
@@ -143,15 +145,15 @@ def _require_fitting(
     faults: list[str] = []
     for name in expected | actual:
         in_checkpoint = actual.get(name, "missing")
-        in_model = expected.get(name, "none")
+        in_model = expected.get(name, "missing")
         if in_checkpoint != in_model:
-            faults.append(f"{name!r} is {in_checkpoint}, the model has {in_model}")
+            faults.append(f"{name!r} is {in_checkpoint} in the file, but {in_model} in the model")
     if faults:
         listed = "; ".join(faults[:3])
         if len(faults) > 3:
             listed += f" and {len(faults) - 3} more"
         raise CheckpointError(
-            f"{path}: the checkpoint belongs to another model: {listed}; use the recipe it was trained with"
+            f"{path}: belongs to a different model ({listed}); use the recipe it was trained with"
         )
 
 
@@ -172,15 +174,15 @@ def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
 def average_weights(
     paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = ""
 ) -> dict[str, Tensor]:
-    """Returns the mean weights of one or more checkpoints, computed in float64, in the types of the first checkpoint.
+    """Returns the mean weights of one or more checkpoints, computed in float64.
 
-    Tensors that are not floating-point are taken from the first checkpoint. If `model` is given, the weights must fit
-    it.
+    The means have the data types of the first checkpoint. Tensors that are not floating-point are taken from the first
+    checkpoint. If `model` is given, the weights must fit it.
     """
     first = read_weights(paths[0], vocabulary)
     if not any(tensor.is_floating_point() for tensor in first.values()):
         raise CheckpointError(
-            f"{paths[0]}: holds no weights that can be averaged; name other checkpoints"
+            f"{paths[0]}: contains no weights that can be averaged; use other checkpoints"
         )
     if model is not None:
         _require_fitting(get_weights(model), first, paths[0])
@@ -190,7 +192,7 @@ def average_weights(
         weights = read_weights(path, vocabulary)
         if _describe(weights) != description:
             raise CheckpointError(
-                f"{path}: belongs to another model than {paths[0]}; only checkpoints of one run can be averaged"
+                f"{path}: belongs to a different model from {paths[0]}; only checkpoints of one run can be averaged"
             )
         for name, tensor in weights.items():
             totals[name] += tensor.double()
@@ -219,7 +221,7 @@ class Ema:
         }
 
     def update(self, number: int) -> None:
-        """Adds the weights after update `number`, which counts from 1."""
+        """Updates the averages with the weights after update `number`, counted from 1."""
         decay = min(self._decay, (1 + number) / (10 + number))
         weights = [parameter.detach() for parameter in self._parameters.values()]
         # A single call for all tensors saves the overhead of many small ones.
@@ -227,7 +229,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replaces the model's weights by the averages, and restores them at the end."""
+        """Replaces the model's weights with the averages, and restores them at the end."""
         weights = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         _copy_in_place(self._parameters, self.averages)
         try:
@@ -240,5 +242,7 @@ class Ema:
         for name, average in self.averages.items():
             saved = averages.get(name) if averages else self._parameters[name].detach()
             if saved is None or saved.shape != average.shape:
-                raise CheckpointError(f"the averaged weights belong to another model: {name!r}")
+                raise CheckpointError(
+                    f"the averaged weights belong to a different model: {name!r} does not fit"
+                )
             average.copy_(saved)

@@ -1,6 +1,6 @@
-"""Losses on attention (guided alignment, coverage, double stochasticity, sampled positions) and on gates of experts.
+"""Losses on attention (guided alignment, coverage, double stochasticity, sampled positions) and on the use of experts.
 
-Letters: B examples, T target positions, S source positions, A attention heads, M predicted positions.
+Notation: B examples, T target positions, S source positions, A attention heads, M predicted positions.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
 Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Xu et al. 2015, "Show,
@@ -28,7 +28,7 @@ AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
 _MIN_WEIGHT = 1e-30
-"""Lower bound of attention weights in a logarithm: a window or rounding can make a weight zero."""
+"""Lower bound for attention weights before the logarithm, since a window or rounding can make a weight zero."""
 
 _BASELINE = "attention.baseline"
 """Name of the model's buffer for the baseline b of hard attention."""
@@ -41,17 +41,17 @@ _ENTROPY_WEIGHT = 0.01
 class GuidedAlignmentConfig(Settings):
     """Guided alignment: trains the attention on word alignments (Chen et al. 2016).
 
-    A Transformer learns this in one head, chosen by `model.alignment_layer` and `model.alignment_heads`: Garg et al.
-    2019.
+    In a Transformer, one head is trained, which `model.alignment_layer` and `model.alignment_heads` select (Garg et al.
+    2019).
     """
 
     source: AlignmentSource = "file"
     """Source of the alignments. file: data.train.alignment. model: the attention itself; each target token is aligned
-    to the source token with the largest mean weight over the layer's heads, to train the one head named by
-    model.alignment_heads."""
+    to the source token with the largest mean weight over the layer's heads, and the one head in model.alignment_heads
+    is trained on these alignments."""
     weight: float = Field(default=0.05, gt=0)
-    """Weight of the alignment loss, a mean per linked target token, relative to the likelihood, a mean per target
-    token."""
+    """Weight of the alignment loss relative to the likelihood. The alignment loss is averaged over linked target
+    tokens, the likelihood over all target tokens."""
     loss: AlignmentLoss = "cross_entropy"
     """Loss between attention and links: cross_entropy, or squared_error, which is milder."""
 
@@ -137,7 +137,7 @@ class GuidedAlignment(Objective):
 
 
 class GuidedAlignmentFromHeads(GuidedAlignment):
-    """Guided alignment of one head, using as alignment the mean attention of all heads in its layer."""
+    """Guided alignment of one head, which is trained on the mean attention of all heads in its layer."""
 
     needs = "heads"
 
@@ -175,7 +175,7 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
 class CoverageLoss(Objective):
     """Penalizes repeated attention: mean coverage loss per target token, from 0 to 1.
 
-    The weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short stage at the end.
+    The weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short final stage.
     """
 
     normalizers: ClassVar = {"coverage_loss": "tokens"}
@@ -215,7 +215,7 @@ class ExpertBalance(Objective):
 @OBJECTIVES.register("doubly_stochastic")
 @dataclass(frozen=True)
 class DoublyStochasticLoss(Objective):
-    """Spreads the attention evenly over a picture; the weight is lambda of Xu et al. 2015, equation 14.
+    """Spreads the attention evenly over an image; the weight is lambda of Xu et al. 2015, equation 14.
 
     The loss is the mean per example of `sum_i (1 - sum_t alpha_ti)^2`, with t up to EOS.
     """
@@ -300,7 +300,7 @@ class HardAttention(Objective):
     def after_update(
         self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
     ) -> None:
-        """Moves the baseline towards the mean log-likelihood per word, unless the update is not finite."""
+        """Moves the baseline towards the mean log-likelihood per word, unless that is not finite."""
         baseline = model.get_buffer(_BASELINE)  # ()
         log_likelihood = -sums["nll"].to(baseline)  # ()
         n_tokens = max(1, counts["tokens"])

@@ -1,10 +1,10 @@
-"""Pretraining objectives that corrupt a text: span corruption of T5, denoising of BART.
+"""Pretraining objectives that corrupt text: span corruption (T5) and denoising (BART).
 
-These objectives are for tasks with only one text, `tgt`: one line per example, or blocks of running text. The EOS at
+These objectives are for tasks with only one side, `tgt`: one line per example, or blocks of running text. The EOS at
 the end of a text is neither hidden nor moved; an EOS between the documents of a block counts as a word. All rows of a
 batch are corrupted at once.
 
-Letters: B texts, T positions in a text, S positions in a corrupted text.
+Notation: B texts, T positions in a text, S positions in a corrupted text.
 """
 
 import math
@@ -30,7 +30,7 @@ MASK = "<mask>"
 MEAN_SPAN_LENGTH = 3.0
 """Mean number of tokens in a hidden span: Raffel et al. 2020, section 3.3.4; Lewis et al. 2020, section 2.2, lambda."""
 SENTINEL = "<extra_id_"
-"""Beginning of the names of the special tokens, each of which replaces a hidden span."""
+"""Common prefix of the special tokens that replace hidden spans."""
 
 
 def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class SpanCorruptionConfig(Settings):
 def random_spans(
     lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator
 ) -> Tensor:
-    """Returns a mask `(B, T)` of the positions to hide in texts of lengths `(B,)`, with T the largest length.
+    """Returns a mask `(B, T)` of the positions to hide in texts of lengths `(B,)`, where T is the largest length.
 
     As in T5, the numbers of hidden tokens and of spans are not random: `rate` of the tokens are hidden, in one span per
     `mean_length` hidden tokens. Visible and hidden tokens are each cut at random into as many non-empty pieces as there
@@ -161,10 +161,10 @@ def random_spans(
 def hide_spans(
     ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the ids to read and the ids to write if positions of texts are hidden; -1 means no token.
+    """Returns the ids that the model reads and generates if positions of texts are hidden; -1 means no token.
 
     Figure 2 of the paper hides the third, fourth and ninth word of "Thank you for inviting me to your party last week".
-    The model reads "Thank you <X> me to your party <Y> week" and writes "<X> for inviting <Y> last <Z>".
+    The model reads "Thank you <X> me to your party <Y> week" and generates "<X> for inviting <Y> last <Z>".
 
     Args:
         ids: texts `(B, T)`.
@@ -182,7 +182,7 @@ def hide_spans(
     if max_spans >= len(sentinels):
         longest = int(lengths[n_spans.argmax()])
         raise DataError(
-            f"span_corruption: {max_spans} spans of a text of {longest:,} tokens are hidden, which takes "
+            f"span_corruption: {max_spans} spans of a text of {longest:,} tokens are hidden, which requires "
             f"{max_spans + 1} sentinels, but the tokenizer has {len(sentinels)}; raise tokenizer.sentinels, or make "
             "texts shorter with batch.block_tokens"
         )
@@ -201,10 +201,12 @@ def hide_spans(
 @OBJECTIVES.register("span_corruption")
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Pretraining):
-    """Pretraining as in T5, instead of the likelihood: the model writes hidden spans. Requires `tokenizer.sentinels`.
+    """Pretraining as in T5, instead of the likelihood: the model generates hidden spans.
 
-    Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5).
-    The model reads a text in which sentinels replace spans, and writes each sentinel followed by its span.
+    Requires `tokenizer.sentinels`.
+
+    Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5). The
+    model reads a text in which sentinels replace spans, and generates each sentinel followed by its span.
     """
 
     specials = (f"{SENTINEL}0>", f"{SENTINEL}1>")
@@ -242,7 +244,7 @@ def permute_sentences(
 ) -> Tensor:
     """Returns texts `(B, T)` with their sentences in random order.
 
-    A sentence ends with an id in `ends`; the last sentence ends with the text.
+    Each id in `ends` ends a sentence; the last sentence extends to the end of the text.
     """
     is_end = torch.isin(ids, torch.tensor(ends))  # (B, T)
     sentence = is_end.cumsum(1) - is_end.long()  # (B, T): number of each token's sentence
@@ -265,7 +267,7 @@ def infill(
     mask: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Replaces each span of texts `(B, T)` by a `mask`; returns rows of ids, padded with -1.
+    """Replaces random spans of texts `(B, T)`, each with one `mask`; returns rows of ids, padded with -1.
 
     In each text `hidden` `(B,)` tokens are hidden. Span lengths are drawn from a Poisson distribution until they add up
     to `hidden`; the last span is cut. A span of length 0 inserts a mask. The order of spans and visible tokens is drawn
@@ -304,8 +306,8 @@ def infill(
 class Denoising(Pretraining):
     """Pretraining as in BART, instead of the likelihood; requires `tokenizer.specials: [<mask>]`.
 
-    Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...".
-    The model reads a text with permuted sentences and hidden spans, and writes the original text.
+    Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...". The model reads a
+    text with permuted sentences and hidden spans, and generates the original text.
     """
 
     specials = (MASK,)
@@ -320,11 +322,11 @@ class Denoising(Pretraining):
         is_token = length_mask(lengths, ids.shape[1])  # (B, T)
         targets = targets_of(ids.masked_fill(~is_token, -1))
 
-        # Sentences end with these marks, within a word or alone; in the latter case subword tokenizers mark a word
-        # start.
+        # Sentences end with one of these punctuation marks. If the mark is a separate word, subword tokenizers put a
+        # word-start mark before it.
         marks = [".", "!", "?", WORD_START + ".", WORD_START + "!", WORD_START + "?"]
         mark_ids = tokenizers.tgt.vocabulary.ids(marks)
-        ends = [EOS]  # at the end of documents within a block
+        ends = [EOS]  # separates the documents in a block
         ends += [mark_id for mark_id in mark_ids if mark_id != UNK]
         ids = permute_sentences(ids, lengths, ends, generator)
 

@@ -1,6 +1,6 @@
 """The negative log-likelihood of targets or labels, with label smoothing.
 
-Letters: M predicted positions, V words in the vocabulary, X = V plus the unknown words of the source.
+Notation: M predicted positions, V words in the vocabulary, X = V plus the unknown words of the source.
 """
 
 import math
@@ -16,19 +16,22 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _MAX_EXPONENT = 700.0
-"""Exponent above which the exponential would overflow float64."""
+"""Upper bound of exponents: `math.exp` overflows above about 709."""
 
 
 def likelihood(
     log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Returns the targets' negative log-likelihood with label smoothing, and without; see `smoothed`.
+    """Returns the negative log-likelihood of the targets, with and without label smoothing; see `smoothed`.
+
+    It is meant for evaluation; training uses `Likelihood.terms`.
 
     Args:
         log_probs: log-probabilities `(M, X)` at the positions in `batch.loss_mask`, in row-major order.
         batch: batch with the targets. It may be on the CPU while `log_probs` is on another device, so that selecting
             the targets does not wait for that device.
-        vocabulary_size: V. If X is larger, the model copies, and the targets are extended ids.
+        vocabulary_size: V. If X is larger, the model copies, and the targets are extended ids. If X = V, extended ids
+            and plain ids are the same, whether the model copies or not.
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
     copies = log_probs.shape[-1] > vocabulary_size
@@ -52,7 +55,7 @@ def likelihood(
 def smoothed(
     nll: Tensor, vocabulary_log_probs: Tensor | None, vocabulary_size: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns the negative log-likelihood with label smoothing (Szegedy et al. 2016, section 7), and without.
+    """Returns the negative log-likelihood with and without label smoothing (Szegedy et al. 2016, section 7).
 
     Both are sums over the M positions, in nats. The one without smoothing is detached from the graph.
 
@@ -60,7 +63,8 @@ def smoothed(
     vocabulary, including y. The loss is the cross-entropy -sum_x q(x) log p(x), as in
     `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
     vocabulary (X > V) can be targets but get no share of the smoothing: most sentences of a batch cannot produce them,
-    so their log-probability is minus infinity.
+    so their log-probability is minus infinity. Those of all words in the vocabulary must be finite if there is
+    smoothing.
 
     Args:
         nll: negative log-probabilities of the targets, `(M,)`.
@@ -97,7 +101,7 @@ class Likelihood(Objective):
         """Returns the loss with smoothing, and the negative log-likelihood without it."""
         assert inputs.nll is not None
         if inputs.log_probs is None:
-            vocabulary_log_probs = inputs.sums  # (M,)
+            vocabulary_log_probs = inputs.sums  # (M,), not used without smoothing
         else:
             vocabulary_log_probs = inputs.log_probs[:, : inputs.vocabulary_size]  # (M, V)
         loss, nll = smoothed(
@@ -117,11 +121,17 @@ class Likelihood(Objective):
 @OBJECTIVES.register("label_smoothing")
 @dataclass(frozen=True)
 class PlainLikelihood(Likelihood):
-    """Likelihood of batches as they are stored, not corrupted."""
+    """The ordinary likelihood of the targets. Pretraining objectives have likelihoods of their own, without smoothing.
+
+    Its key in the recipe is `training.label_smoothing`.
+    """
 
     @classmethod
     def from_setting(cls, setting: float | None) -> "PlainLikelihood | None":
-        """Builds the likelihood with this smoothing, which has a default of 0 in a training config."""
+        """Builds the likelihood with the given label smoothing; returns None if it is None.
+
+        Unlike for other objectives, the number is not the weight, and 0 does not switch the objective off.
+        """
         if setting is None:
             return None
         return cls(smoothing=setting)

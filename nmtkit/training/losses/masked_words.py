@@ -1,4 +1,4 @@
-"""Masked words: Devlin et al. 2019, "BERT", section 3.1."""
+"""Masked language modelling (Devlin et al. 2019, "BERT", section 3.1)."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,11 +12,11 @@ from nmtkit.training.losses.corruption import MASK, Pretraining, special_id, who
 from nmtkit.training.losses.objective import OBJECTIVES
 
 RANDOM_SHARE = 0.5
-"""Share of those chosen tokens that are not masked which become a random token; the rest are unchanged."""
+"""Share of the chosen but not masked tokens that become a random token; the rest stay unchanged."""
 
 
 class MaskedWordsConfig(Settings):
-    """Masked words (Devlin et al. 2019, section 3.1): hides some words, which the model predicts from the others."""
+    """Masked language modelling (Devlin et al. 2019, section 3.1): the model predicts hidden words from the others."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     """Probability that a token is chosen; special tokens never are. Only chosen tokens are predicted."""

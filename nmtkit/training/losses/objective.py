@@ -1,9 +1,9 @@
-"""The contract between losses and the training loop, and the backward pass that all losses share.
+"""The interface between losses and the training loop, and the backward pass that all losses share.
 
 An objective returns sums over a batch by name. The loop adds them up over batches, processes and updates, and divides
 each sum by its normalizer.
 
-Letters: B examples, T target positions, S source positions, A heads, M predicted positions, V words in the vocabulary,
+Notation: B examples, T target positions, S source positions, A heads, M predicted positions, V words in the vocabulary,
 X = V plus the unknown words of the source.
 """
 
@@ -75,7 +75,7 @@ class ObjectiveInput:
     device_batch: Batch
     """The same batch on the device."""
     vocabulary_size: int
-    """V."""
+    """V, the number of words in the vocabulary."""
     output: ModelOutput
     """Output at all positions, `(B, T, *)` for targets, or, for an objective that needs `log_probs`, at the M positions
     of `part`, `(M, *)`."""
@@ -97,12 +97,12 @@ class Objective(ABC):
     """A loss that training minimizes."""
 
     weight: float = 1.0
-    """Factor on the mean loss."""
+    """Factor by which the mean loss is multiplied."""
     settings: Any = None
     """Value of the objective's key in the recipe if it is a group of settings."""
 
     Config: ClassVar[type[Settings]] = Settings
-    """Settings in `training.objectives`, if the objective has any; `{}` selects the defaults, a number is the
+    """Settings in `training.objectives`, if the objective has any; `{}` selects the defaults, and a number sets the
     weight."""
     normalizers: ClassVar[Mapping[str, str]]
     """Name of each sum, with the name of the count that divides it: `tokens`, `sentences`, or a name from `counts`. The
@@ -118,7 +118,7 @@ class Objective(ABC):
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
-        """Builds the objective from its key's value, settings or a weight; returns None if the weight is 0."""
+        """Builds the objective from a group of settings or from its weight; returns None if the weight is 0."""
         if isinstance(setting, Settings):
             return cls(settings=setting)
         if not setting:
@@ -127,7 +127,7 @@ class Objective(ABC):
 
     @property
     def remaining_weight(self) -> float:
-        """Factor on the weights of all other objectives."""
+        """Factor by which the weights of all other objectives are multiplied."""
         return 1.0
 
     @property
@@ -151,7 +151,9 @@ class Objective(ABC):
 
     @classmethod
     def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
-        """Returns what is wrong with a model that has a head for this objective if no stage uses it; empty if nothing.
+        """Returns the error message if a model has a head for this objective but no stage uses it.
+
+        An empty string means that this is allowed.
 
         Args:
             model: settings of the model.
@@ -174,7 +176,7 @@ class Objective(ABC):
     def after_update(
         self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
     ) -> None:
-        """Can change buffers of the model, given an update's sums and counts over all processes."""
+        """Called after each update with its sums and counts over all processes; may change buffers of the model."""
         return
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -223,7 +225,7 @@ class GradientAccumulator:
     chunk_bytes: int
     """Maximum size of the log-probabilities in memory at one time."""
     factor: float = 1.0
-    """Factor on all gradients."""
+    """Factor by which all gradients are multiplied."""
 
     def backward(
         self,
@@ -241,7 +243,8 @@ class GradientAccumulator:
         Args:
             batch: the batch, on the CPU.
             read: the forward pass; default: `Model.read`.
-            around_last: context for the last backward pass, unless an objective has passes in `custom_backward`.
+            around_last: context for the last backward pass, unless an objective runs backward passes in
+                `custom_backward`.
         """
         totals: dict[str, Tensor] = {}
         inputs, memory = self._forward(batch, read or self.model.read)
@@ -272,7 +275,7 @@ class GradientAccumulator:
         else:
             output, memory = read(device_batch, "attention" in needs)
         if "attention" in needs or "heads" in needs:
-            assert output.attention is not None, f"{self.model.config.kind} shows no attention"
+            assert output.attention is not None, f"{self.model.config.kind} returns no attention"
         inputs = ObjectiveInput(
             model=self.model,
             batch=batch,
@@ -320,7 +323,7 @@ class GradientAccumulator:
         targets = send(targets, self.device)
         row_bytes = 4 * (inputs.vocabulary_size + inputs.batch.n_oov)
         part_size = max(1, self.chunk_bytes // row_bytes)
-        # all parts add to the memory's gradients
+        # all parts contribute to the gradients of the memory
         memory_leaf = None if memory is None else memory.mapped(_leaf)
 
         parts: list[ModelOutput] = []
@@ -398,7 +401,7 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Root]:
-    """Returns those tensors of `rows` on which the parts' losses depend, with their gradients."""
+    """Returns the tensors of `rows` that the losses of the parts depend on, with their gradients."""
     roots: list[_Root] = []
     tensors_of_parts = [part.tensors() for part in parts]
     for number, tensor in enumerate(rows.tensors()):

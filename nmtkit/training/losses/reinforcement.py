@@ -1,7 +1,7 @@
 """Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
 
-For each article the model writes two summaries: y^s, sampled from its distribution, and y^, the most probable word at
-each step. If the sample gets a higher reward than the greedy summary, it becomes more probable, otherwise less:
+For each article, the model generates two summaries: y^s, sampled from its distribution, and y^, the most probable word
+at each step. If the sample gets a higher reward than the greedy summary, it becomes more probable, otherwise less:
 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
@@ -10,14 +10,14 @@ Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward
 O_rl is their eq. 8. Their eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), up to a constant factor.
 
 The reward r is ROUGE-L or GLEU between the ids of a summary and of the reference, from 0 to 1. Ids are extended, so
-that a copied unknown word counts. With subwords, the reward is computed on pieces, not on words.
+that a copied unknown word counts. With subwords, the reward is computed on subword tokens, not on words.
 
-As in the paper, both losses are sums over the words of a summary. Both are divided by the target words of the update.
-The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from exactly the distribution whose
-logarithm appears in the equation. Therefore both summaries are written, and y^s is scored, without dropout and without
-the model's own words as input.
+As in the paper, both losses are sums over the words of a summary. Both are divided by the number of target words in the
+update. The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from exactly the
+distribution whose logarithm appears in the equation. Therefore both summaries are generated, and y^s is scored, without
+dropout and with `model.own_words` switched off.
 
-Letters: B articles, N samples of each, K = N + 1 summaries of each (the samples, then the greedy summary), T positions
+Notation: B articles, N samples of each, K = N + 1 summaries of each (the samples, then the greedy summary), T positions
 of a summary, U positions of a reference, R pairs of summary and reference as rows, M words of all samples, X = V plus
 the unknown words of the source.
 """
@@ -52,7 +52,8 @@ _NEVER = -1
 MAX_LENGTH_RATIO = 1.5
 """Maximum length of a sample relative to the longest reference of the batch."""
 LEAVE_BELOW = 0.875
-"""Share of unfinished articles at which finished ones are removed from the batch; copying the rest has a cost."""
+"""Share of unfinished articles at or below which the finished ones are removed from the batch. It is less than 1,
+because copying the rest takes time."""
 
 
 class ReinforceConfig(Settings):
@@ -62,13 +63,13 @@ class ReinforceConfig(Settings):
     """Weight of the reinforcement loss; the likelihood gets the rest. Rewards differ only slightly, so the weight is
     near one. 0.98328 corresponds to alpha = 0.017 in Wu et al."""
     reward: Literal["rougeL", "gleu"] = "rougeL"
-    """Reward of the tokens, from 0 to 1: ROUGE-L F1, or GLEU as in Wu et al."""
+    """Reward of a text, computed on its tokens, from 0 to 1: ROUGE-L F1, or GLEU as in Wu et al."""
     samples: Length = Field(default=1, ge=1)
-    """Number of texts sampled per source. A single sample is compared with the most probable words (self-critical);
-    several are compared with their mean: Wu et al. draw 15."""
+    """Number of texts sampled per source. The reward of a single sample is compared with that of greedy search
+    (self-critical training). The rewards of two or more are compared with their mean; Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
     """Maximum length of a sampled summary, in tokens including EOS. It is also limited to 1.5 times the longest
-    reference of the batch, and to the model's learned positions."""
+    reference of the batch, and to the number of learned position embeddings of the model."""
 
     def limit(self, tgt_length: int) -> int:
         """Returns the maximum length of a sample if the longest reference has `tgt_length` tokens, including EOS."""
@@ -98,7 +99,7 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     n_summaries = samples + 1
     while not reserve_positions(model, limit):
         limit -= 1
-    # rows of `ids` that are still being written
+    # rows of `ids` that are still being filled
     articles = torch.arange(n_articles, device=device)  # (B,)
     summaries = torch.arange(n_summaries, device=device)  # (K,)
     # Row b * K + k of the state is summary k of article b.
@@ -258,9 +259,10 @@ def rewards(
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Disables dropout in a model that is differentiated.
+    """Disables dropout in a model while its gradients are computed.
 
-    cuDNN can differentiate recurrent layers only in training mode, so they stay in it, with a dropout of zero.
+    cuDNN can differentiate recurrent layers only in training mode, so they stay in training mode, with a dropout of
+    zero.
     """
     modes = [(module, module.training) for module in model.modules()]
     rates = [
@@ -351,14 +353,16 @@ class Reinforce(Objective):
         return 1 - self.settings.gamma
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Returns nothing: the samples are the targets, see `custom_backward`."""
+        """Returns nothing, because `custom_backward` samples the targets."""
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
         """Samples summaries of each article and adds the gradient of equation 15; returns its loss and the rewards."""
         model = as_decoder(update.model)
         n_samples = self.settings.samples  # N
-        assert model is not None, f"{update.model.config.kind} writes no texts to sample"
+        assert model is not None, (
+            f"{update.model.config.kind} generates no text that could be sampled"
+        )
         with without_dropout(model):
             device_batch = batch.to(update.device)
             references = device_batch.targets

@@ -1,4 +1,4 @@
-"""Compares the weights of all processes, each of which computes its own copy."""
+"""Compares the weights of all processes, each of which updates its own copy."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def require_same_weights(weights: Mapping[str, Tensor], update: int) -> None:
         for name, checksum, expected in zip(weights, checksums, most_common, strict=True):
             if checksum != expected:
                 raise TrainingError(
-                    f"update {update}: process {rank} has other weights than {others}, first in {name!r}: a "
-                    f"processor or its memory is at fault {location}; the last saved state, in which all were equal, "
-                    "can be resumed without it"
+                    f"update {update}: the weights of process {rank} differ from those of {others}, first in {name!r}, "
+                    f"so a processor or its memory is faulty {location}; replace it, and resume from the last saved "
+                    "state, in which all weights were equal"
                 )

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from nmtkit.training.parallel.processes import is_initialized, name_missing_process
 
 _BUCKET_BYTES = 25 << 20
-"""Size of the gradients in a message; a larger gradient has a separate message."""
+"""Maximum size of the gradients in a message, in bytes; a larger gradient is sent in a separate message."""
 
 
 class GradientSum:
-    """Replaces each gradient of an update by its sum over all processes, during the backward pass.
+    """Replaces each gradient of an update with its sum over all processes, during the backward pass.
 
     A message contains a bucket of gradients. The last parameters come first, because the backward pass reaches them
     first. All processes send the same messages in the same order. (torch's DistributedDataParallel expects one forward

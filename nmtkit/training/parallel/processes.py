@@ -1,4 +1,4 @@
-"""Processes started by torchrun or srun: their ranks, and small messages. A single process sends no messages."""
+"""Processes started by torchrun or srun: their ranks, and small messages between them. A single process sends none."""
 
 import json
 import os
@@ -28,11 +28,11 @@ which process is missing; `preparing` to wait for process 0's preparations."""
 _TIMEOUT = timedelta(minutes=10)
 """A process that is silent for this long is considered missing."""
 _TO_MEET = timedelta(minutes=1)
-"""Time within which all processes that have noticed a missing one must meet."""
+"""Time limit for a meeting of all processes that have noticed a missing one."""
 _TO_PREPARE = timedelta(days=7)
-"""Time that other processes wait while process 0 preprocesses."""
+"""Maximum time that other processes wait while process 0 preprocesses."""
 _VISIBLE_WITHIN = 30.0
-"""Seconds until a file written on another machine must be visible; network file systems have caches."""
+"""Seconds within which a file written on another machine must become visible; network file systems cache folders."""
 
 
 def join(device: torch.device) -> torch.device:
@@ -45,14 +45,14 @@ def join(device: torch.device) -> torch.device:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise TrainingError(
-            f"WORLD_SIZE is {world_size}, but {missing[0]} is not set: start the processes with torchrun or srun, or "
+            f"WORLD_SIZE is {world_size}, but {missing[0]} is not set; start the processes with torchrun or srun, or "
             "unset WORLD_SIZE to train with a single process"
         )
     if device.type == "cuda":
-        if device.index:  # index 0 is also what automatic selection gives
+        if device.index:  # automatic selection returns index 0, too
             raise TrainingError(
-                f"--device {device}: each of several processes takes a GPU of its own; leave --device out, and name "
-                "the GPUs in CUDA_VISIBLE_DEVICES"
+                f"--device {device}: with more than one process, each process uses a different GPU; remove --device, "
+                "and list the GPUs in CUDA_VISIBLE_DEVICES"
             )
         local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -64,7 +64,7 @@ def join(device: torch.device) -> torch.device:
     except RuntimeError as fault:
         address = os.environ.get("MASTER_ADDR", "?") + ":" + os.environ.get("MASTER_PORT", "?")
         raise TrainingError(
-            f"process {os.environ['RANK']} of {world_size} does not find the others at {address} "
+            f"process {os.environ['RANK']} of {world_size} cannot find the others at {address} "
             f"({_first_line(fault)}); check that all were started and can reach that address"
         ) from fault
     # Small messages are sent between CPUs, so that reading them does not wait for the GPU.
@@ -76,20 +76,20 @@ def join(device: torch.device) -> torch.device:
 
 def _init_process_group(device: torch.device) -> None:
     store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
-    # torchrun keeps the store when it restarts, including the addresses of processes that have ended.
+    # torchrun keeps the store when it restarts, including the addresses of processes that have exited.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
     store = PrefixStore(f"start {restart}", store)
     uses_nccl = False
     if device.type == "cuda":
-        # NCCL refuses processes that share a GPU. Slurm does not tell which GPUs each process sees, so the processes
+        # NCCL refuses processes that share a GPU. Slurm does not reveal which GPUs each process sees, so the processes
         # compare the ids of their GPUs. If any two share a GPU, all gradients are summed on the CPU.
         gpu = torch.cuda.get_device_properties(device).uuid
         store.set(f"gpu {rank}", str(gpu))
         gpus = {store.get(f"gpu {other}") for other in range(world_size)}
         uses_nccl = len(gpus) == world_size
     if uses_nccl:
-        # If a message times out, NCCL ends the process without an error. NCCL has twice the timeout, so that one of the
-        # small messages that follow, sent by gloo, times out first.
+        # If a message times out, NCCL kills the process without an error message. It gets twice the timeout, so that
+        # one of the small messages that follow, sent by gloo, times out first.
         dist.init_process_group(
             "cpu:gloo,cuda:nccl",
             store=store,
@@ -105,11 +105,11 @@ def _init_process_group(device: torch.device) -> None:
 
 
 def _slurm_environment() -> dict[str, str]:
-    """Derives the variables that torchrun sets from srun's; empty if srun did not start several processes."""
+    """Derives the variables that torchrun would set from those of srun; empty if srun started only one process."""
     slurm = os.environ
     if int(slurm.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
         return {}
-    # "node[07-09,12],other" names node07 first; "one,two" names one.
+    # The first node in "node[07-09,12],other" is node07, and in "one,two" it is one.
     first_node = re.match(r"([^,\[]+)(?:\[(\d+))?", slurm["SLURM_STEP_NODELIST"])
     assert first_node is not None
     prefix, number = first_node.groups(default="")
@@ -124,7 +124,7 @@ def _slurm_environment() -> dict[str, str]:
 
 
 def leave() -> None:
-    """Leaves the processes that `join` joined."""
+    """Leaves the group of processes that `join` joined."""
     if is_initialized():
         _groups.clear()
         dist.destroy_process_group()
@@ -170,7 +170,7 @@ def _all_reduce(
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor with process 0's."""
+    """Replaces each tensor with that of process 0."""
     if is_initialized():
         with name_missing_process():
             for tensor in tensors:
@@ -194,10 +194,10 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
 
 
 def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterator[T]:
-    """Yields `events` in process 0 while the others wait, for days if necessary; if it fails, all processes stop.
+    """Yields `events` in process 0 while the others wait, for days if necessary.
 
-    `made` is a folder that process 0 creates and every process needs; an NmtkitError is raised if a process does not
-    see it.
+    If process 0 fails, all processes stop. `made` is a folder that process 0 creates and every process needs; an
+    NmtkitError is raised if a process does not see it.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
@@ -218,7 +218,7 @@ def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterat
 
 
 def _require_shared_folder(folder: Path) -> None:
-    """Checks that all processes see a new file that process 0 creates in the folder, and removes it."""
+    """Checks that all processes see a new file that process 0 creates in the folder; removes the file afterwards."""
     name = f".seen-{time.time_ns()}"
     # Created before any other process looks, because network file systems remember for a while that a file is missing.
     if rank() == 0:
@@ -232,7 +232,7 @@ def _require_shared_folder(folder: Path) -> None:
         mark.unlink()
     if not all(visible):
         raise NmtkitError(
-            f"{folder}: process 0 made it, but process {visible.index(False)} does not see it: "
+            f"{folder}: process 0 created this folder, but process {visible.index(False)} does not see it; "
             "put it on a file system that all machines share"
         )
 
@@ -259,23 +259,23 @@ def gather_dealt(items: Sequence[T]) -> list[T]:
 
 @contextmanager
 def name_missing_process() -> Iterator[None]:
-    """Raises a TrainingError that names the missing process if a message inside fails or times out."""
+    """Raises a TrainingError that names the missing process if a message sent inside the context fails or times out."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as fault:
         raise TrainingError(
-            f"{_who_is_missing(fault)}, and the others cannot go on; its own message may say why. The last saved state "
-            f"can be resumed, with as many processes or another number (torch: {shorten(_first_line(fault))})"
+            f"{_who_is_missing(fault)}, and the others cannot continue; its error message may show the cause. Resume "
+            f"from the last saved state, with any number of processes (torch: {shorten(_first_line(fault))})"
         ) from fault
 
 
 def _who_is_missing(fault: RuntimeError) -> str:
     if "imed out" in str(fault):
         return _who_is_late()
-    # Sending fails if the receiver has ended, and otherwise succeeds, whether it receives or not. When processes notice
-    # this, they end, too. Therefore the first process that comes here writes the answer into the store.
+    # Sending fails if the receiver has exited; otherwise it succeeds, even if nothing is received. Processes that
+    # notice a missing one exit, too, so the first process that gets here stores the answer for all.
     time.sleep(0.5)
     ended: list[int] = []
     store = dist.distributed_c10d._get_default_store()
@@ -285,18 +285,18 @@ def _who_is_missing(fault: RuntimeError) -> str:
                 dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
         except RuntimeError:
             ended.append(other)
-    if 0 not in ended:  # without torchrun, the store ends with process 0
+    if 0 not in ended:  # without torchrun, process 0 hosts the store
         first_answer = store.compare_set("ended", "", json.dumps(ended))
         ended = json.loads(first_answer)
     if not ended:
         return "a message between processes failed"
-    return f"{_process_names(ended)} ended"
+    return f"{_process_names(ended)} exited"
 
 
 def _who_is_late() -> str:
     late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
     try:
-        # Process 0 gets an error with the ranks that do not come; the others get an error if process 0 does not come.
+        # Process 0 gets an error with the ranks that do not arrive; the others get one if process 0 does not arrive.
         dist.monitored_barrier(_groups.get("meeting"), _TO_MEET, wait_all_ranks=True)
     except RuntimeError as absence:
         message = str(absence)
@@ -306,7 +306,7 @@ def _who_is_late() -> str:
             return f"{_process_names(ranks)} {late}"
         if "imed out" in message:
             return f"process 0 {late}"
-        return f"a process {late}: process 0 says which"
+        return f"a process {late} (the message of process 0 says which)"
     return f"a message {late}"
 
 
@@ -322,5 +322,5 @@ def _process_names(ranks: Sequence[int]) -> str:
 
 
 def is_initialized() -> bool:
-    """Returns whether this process has joined others."""
+    """Returns whether this process has joined a group of processes."""
     return dist.is_available() and dist.is_initialized()

@@ -33,7 +33,7 @@ def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     said: list[str] = []
     import_run(tmp_path / "theirs", str(tmp_path / "run"), said.append)
     assert "bert model: 2 layers of size 32" in said[0]
-    assert ("no masked-word head" in " ".join(said)) == (kind == "BertModel")
+    assert ("no head for masked language modelling" in " ".join(said)) == (kind == "BertModel")
     ours = raw(tmp_path / "run").double()
     encoder = Tokenizers.load(RunFolder(tmp_path / "run").vocabulary).tgt
     asked = tokenizer(TEXTS[:50], return_tensors="pt", padding=True)

@@ -157,7 +157,7 @@ def test_several_directions_have_the_losses_of_transformers(kind: str, texts: Pa
         theirs_in_direction(tokenizer, kind, source, target)
         batches.append(their_batch(tokenizer, kind, SOURCES, TARGETS))
     assert losses == pytest.approx(their_losses(theirs, batches, 2, LR), abs=1e-5)
-    with pytest.raises(RecipeError, match="name the language to read: --from"):
+    with pytest.raises(RecipeError, match="specify the source language, for example --from"):
         Translator.load(run.folder.path, device="cpu")
     ours = Translator.load(run.folder.path, device="cpu", source_language=german, to=english)
     vocabulary = ours.tokenizers.src.vocabulary
@@ -191,8 +191,8 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
     public("nllb", texts / "theirs")
     succeeded(console("import", "theirs", "-o", "runs/nllb"))
     read, write = (
-        "name the language to read: --from eng_Latn (202 languages",
-        "name the language to write: --to fra_Latn",
+        "specify the source language, for example --from eng_Latn (202 languages",
+        "specify the target language, for example --to fra_Latn",
     )
     text = ("--source", "src", "--target", "tgt")
     train = ("train", "--init-from", "runs/nllb", *text, "--run", "runs/tuned", "--device", "cpu")
@@ -215,11 +215,13 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
     )
     refused(console("translate", "-m", "runs/nllb", "--from", "eng_Latn", "src"), write)
     refused(console("translate", "-m", "runs/nllb", "--to", "list", "src"), "ace_Arab, ace_Latn")
-    with pytest.raises(RecipeError, match="name the language to read: --from eng_Latn"):
+    with pytest.raises(
+        RecipeError, match="specify the source language, for example --from eng_Latn"
+    ):
         Translator.load("runs/nllb", device="cpu")
     corpora = {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn"}
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora)
-    missing = "`data.train`: the model is multilingual, but `tgt_lang` is missing"
+    missing = "the model is multilingual, but `data.train` has no `tgt_lang`"
     refused(console("train", path, "--run", "runs/tuned"), missing)
     refused(console("recipe", "check", path), missing)
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora | {"tgt_lang": "xx"})
@@ -252,11 +254,11 @@ def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> N
     asked = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", *languages, "src"))
     done = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "src"))
     assert done.out == asked.out
-    assert "the model reads eng_Latn and writes fra_Latn" in done.err
+    assert "the model translates from eng_Latn to fra_Latn" in done.err
     other = succeeded(
         console("translate", "-m", "runs/a", "--device", "cpu", "--to", "deu_Latn", "src")
     )
-    assert "the model reads eng_Latn and writes deu_Latn" in other.err
+    assert "the model translates from eng_Latn to deu_Latn" in other.err
     assert other.out != done.out
     succeeded(
         console(
@@ -280,7 +282,9 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
         for target in ("ro_RO", "de_DE")
     ]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
-    with pytest.raises(RecipeError, match="a run has only one"):
+    with pytest.raises(
+        RecipeError, match="whose decoder begins with the target language of the run"
+    ):
         begin_run(load_recipe(path), str(texts / "tuned"))
 
 

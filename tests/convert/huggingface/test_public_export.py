@@ -152,7 +152,7 @@ def test_the_card_of_a_multilingual_model_shows_how_to_choose_the_language(
     export_run(run, "ctranslate2", folder)
 
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"    target_prefix=[[{french!r}]],  # the language to write\n" in card
+    assert f"    target_prefix=[[{french!r}]],  # the target language\n" in card
     assert f"`{french}` is only an example" in card
     tokens = transformers.AutoTokenizer.from_pretrained(folder).all_special_tokens
     assert {french, german} <= {*tokens}

@@ -189,13 +189,13 @@ def part_of(length: int) -> Spoil:
 HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a part elsewhere": (
         with_index({"weight_map": {"a": "../../a.safetensors"}}),
-        "index.json.*the folder has no such file",
+        "index.json.*not a valid file name",
     ),
-    "no parts": (with_index({}), "index.json: names no files"),
+    "no parts": (with_index({}), "index.json: lists no weight files"),
     "half a part": (part_of(2000), "model-00002-of-00002.safetensors.*damaged"),
     "a missing part": (
         lambda at: (sharded(at), gone("model-00001-of-00002.safetensors")(at)),
-        "00001.*not a file",
+        "00001.*not a readable file",
     ),
     "other heads": (
         changed("config.json", num_heads=3),
@@ -205,7 +205,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "far buckets": (changed("config.json", relative_attention_max_distance=2), "relative_buckets"),
     "a far beginning": (
         changed("generation_config.json", forced_bos_token_id=10**6),
-        "generation_config.json: `forced_bos_token_id`: 1000000",
+        "generation_config.json: `forced_bos_token_id` is 1000000",
     ),
     "neither tokenizer.json": (gone("tokenizer.json"), "neither tokenizer.json"),
 }
@@ -261,7 +261,7 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
     succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
     refused(
         console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"),
-        "leave it out",
+        "remove it",
     )
 
 

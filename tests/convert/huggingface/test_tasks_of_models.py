@@ -75,7 +75,7 @@ def test_summarize_reads_a_t5_and_a_prefix_of_the_user(t5: Path, console: Comman
     assert "choose one with --task" in done.err
     refused(console("summarize", "-m", "runs/plain", "--device", "cpu", stdin="a"), "translate")
     done = console("translate", "-m", "runs/plain", "--to", "fr", "--device", "cpu", stdin="a")
-    refused(done, "has not learned the tag <2fr>; it was trained without tags: leave --to")
+    refused(done, "has not learned the tag <2fr>; it was trained without tags, so remove --to")
     succeeded(console("import", t5, "-o", "runs/short", "--task", "summarization"))
     succeeded(
         console(
@@ -167,7 +167,7 @@ def test_a_task_or_prefix_that_cannot_be_is_refused(t5: Path, tmp_path: Path) ->
         (t5, {"task": "translation_en_to_fr"}, "did you mean 'translation_en_to_de'"),
         (t5, {"task": "parsing"}, "valid names: .*summarization.*translation_en_to_de"),
         (tmp_path / "gpt2", {"task": "summarization"}, "reads no source"),
-        (tmp_path / "gpt2", {"source_prefix": "a"}, "models with a source"),
+        (tmp_path / "gpt2", {"source_prefix": "a"}, "models that read a source"),
     ):
         with pytest.raises(NmtkitError, match=match):
             import_run(folder, str(tmp_path / "run"), **options)
@@ -182,8 +182,8 @@ ADVICE = {
     "llama": "GPT-2 is the newest supported language model",
     "qwen3": "vLLM",
     "gemma3_text": "vLLM",
-    "xlm-roberta": "or BERT",
-    "distilbert": "or BERT",
+    "xlm-roberta": "or import BERT",
+    "distilbert": "or import BERT",
     "led": "summarize --window",
     "whisper": "use transformers",
     "fsmt": "OPUS-MT",
@@ -198,7 +198,7 @@ def test_the_refusal_of_a_family_says_what_to_use(kind: str, tmp_path: Path) -> 
     )
     import_refused(
         tmp_path / "theirs",
-        f"'{kind}', which is not supported; .*{ADVICE[kind]}.*; supported: .*pegasus",
+        f"does not support models of type '{kind}'; .*{ADVICE[kind]}.*; supported: .*pegasus",
         tmp_path,
     )
 
@@ -207,7 +207,9 @@ def test_a_folder_of_another_program_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text("{}", encoding="utf-8")
     import_refused(
-        tmp_path / "theirs", "no model_type, so this folder was not saved by transformers", tmp_path
+        tmp_path / "theirs",
+        "`model_type` is missing, so this folder was not saved by transformers",
+        tmp_path,
     )
 
 
@@ -225,6 +227,6 @@ def test_a_run_is_not_imported_again(t5: Path, console: Command, tmp_path: Path)
     for folder in ("runs/short", "shared"):
         refused(
             console("import", folder, "-o", "x"),
-            f"already a run; use it with: nmtkit summarize -m {folder}",
+            f"this is already a run; use it with `nmtkit summarize -m {folder}",
         )
     assert Run(RunFolder(tmp_path / "shared")).recipe.tokenizer.source_prefix == "find: "

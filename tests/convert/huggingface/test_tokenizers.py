@@ -188,7 +188,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "language": (
         "tokenizer_config.json",
         {"src_lang": "xx"},
-        "tokenizer_config.json: `src_lang`: 'xx' is not one of",
+        "tokenizer_config.json: `src_lang` is 'xx', which is not one of",
     ),
 }
 
@@ -208,7 +208,7 @@ def test_a_fault_of_a_tokenizer_names_the_file_that_has_the_value(
 
 def test_languages_that_no_file_lists_are_asked_for(tmp_path: Path) -> None:
     sentencepiece_model(tmp_path / "model" / "sentencepiece.bpe.model", "unigram")
-    with pytest.raises(NmtkitError, match="does not list token en_XX; copy special_tokens_map"):
+    with pytest.raises(NmtkitError, match="does not list the token en_XX; copy special_tokens_map"):
         read_tokenizers(tmp_path / "model", (1, 2, 2), 300)
 
 

@@ -16,7 +16,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import verify_checksum, with_checksum
 from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
-from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.progress import PreprocessingProgress
 from nmtkit.data.batches.shards import RaggedArray
 from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
@@ -151,7 +151,7 @@ def test_a_damaged_shard_is_named(
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: damaged \(checksum\)"):
+    with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: damaged \(checksum mismatch\)"):
         Store.open(tmp_path, "train").check()
     assert not Store.is_current(tmp_path, "train", "mark")
     (tmp_path / "train-0002.json").unlink()
@@ -169,8 +169,8 @@ def test_shards_of_different_stores_do_not_mix(
     path = tmp_path / "train-0001.json"
     manifest = {**verify_checksum(json.loads(path.read_text())), "fingerprint": "another"}
     for content, fault in (
-        (with_checksum(manifest), "belongs to another store"),
-        (manifest, "no checksum"),
+        (with_checksum(manifest), "does not belong to"),
+        (manifest, "the checksum is missing"),
     ):
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=rf"train-0001\.json: .*{fault}"):

@@ -107,7 +107,7 @@ def test_it_goes_on_exactly_and_does_not_depend_on_the_number_of_processes(
 def test_weights_count_in_parts_as_they_do_in_one(store: Store) -> None:
     epochs = []
     for epoch in range(40):
-        order = EpochOrder(store.by_file, (0.5, 1.0, 3.25), WINDOW, seed=1, epoch=epoch)
+        order = EpochOrder(store.examples_per_file, (0.5, 1.0, 3.25), WINDOW, seed=1, epoch=epoch)
         assert len(order) == 3
         numbers = np.concatenate([order.part(number)[0] for number in range(3)])
         epochs.append(np.histogram(numbers, [0, 500, 570, 600])[0])
@@ -135,7 +135,7 @@ def test_a_window_of_less_than_a_block_is_a_block(store: Store, kind: type[Batch
     batches = epoch_of(kind(store, cut, seed=1))
     assert sum(batch.n_tokens for batch in batches) == int((store.lengths("tgt") + 1).sum())
     # 600 examples, 16 in a block
-    assert len(EpochOrder(store.by_file, (), 3, seed=1, epoch=0)) == 38
+    assert len(EpochOrder(store.examples_per_file, (), 3, seed=1, epoch=0)) == 38
 
 
 def test_memory_is_that_of_a_part_and_a_little_for_each_block() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batches.encoding import fingerprint
+from nmtkit.data.batches.progress import input_fingerprint
 from nmtkit.data.batches.shards import RaggedArray
 from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
@@ -94,9 +94,9 @@ def test_extended_ids(pairs: list[Example], build: Build) -> None:
 
 
 def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: Tokenizers, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train: no pair is left of 1"):
+    with pytest.raises(DataError, match="train: none of the 1 pairs is left"):
         write_store(tmp_path, "train", [Example("a", "", 1)], tokenizers, checker())
-    with pytest.raises(DataError, match="train: no pair is left of 0"):
+    with pytest.raises(DataError, match="train: none of the 0 pairs is left"):
         write_store(tmp_path, "train", [], tokenizers, checker())
     assert list(tmp_path.iterdir()) == []
 
@@ -133,7 +133,7 @@ def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
 def test_cut_files_are_found_on_opening(column: str, store: Store) -> None:
     path = store.folder / f"train.{column}"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match=rf"train\.{column}: \d+ bytes, but \d+ were written"):
+    with pytest.raises(DataError, match=rf"train\.{column}: has \d+ bytes instead of \d+"):
         Store.open(store.folder, "train")
     path.unlink()
     with pytest.raises(DataError, match=rf"train\.{column}: missing"):
@@ -164,7 +164,7 @@ def test_a_bad_manifest_is_refused(content: str, store: Store) -> None:
 def test_a_folder_without_a_store_and_one_that_cannot_be_written(
     tokenizers: Tokenizers, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="run preprocess"):
+    with pytest.raises(DataError, match="run `nmtkit preprocess`"):
         Store.open(tmp_path, "train")
     (tmp_path / "file").write_text("")
     with pytest.raises(NmtkitError, match="cannot be written"):
@@ -174,10 +174,10 @@ def test_a_folder_without_a_store_and_one_that_cannot_be_written(
 def test_the_fingerprint_changes_with_settings_and_files(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("one")
-    first = fingerprint({"x": 1}, [str(path)])
-    assert fingerprint({"x": 1}, [str(path)]) == first
-    assert fingerprint({"x": 2}, [str(path)]) != first
+    first = input_fingerprint({"x": 1}, [str(path)])
+    assert input_fingerprint({"x": 1}, [str(path)]) == first
+    assert input_fingerprint({"x": 2}, [str(path)]) != first
     path.write_text("three")
-    assert fingerprint({"x": 1}, [str(path)]) != first
+    assert input_fingerprint({"x": 1}, [str(path)]) != first
     with pytest.raises(DataError, match="No such file"):
-        fingerprint({}, [str(tmp_path / "b")])
+        input_fingerprint({}, [str(tmp_path / "b")])

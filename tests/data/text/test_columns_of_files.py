@@ -11,8 +11,9 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.files.lines import TextFile, read_lines
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.files.names import split_reference
+from nmtkit.data.text.files.text_file import TextFile
 from nmtkit.data.text.reading import read_pairs
 
 PAIRS = [
@@ -91,6 +92,18 @@ def test_semicolons_and_other_encodings(tmp_path: Path) -> None:
     assert [(pair.src, pair.tgt) for pair in read_pairs(files)] == PAIRS
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.tsv", b"a\tb\nx\xff\ty\n"), ("a.jsonl", b'{"1": "a"}\n{"1": "x\xff"}\n')]
+)
+def test_bytes_that_are_not_utf8_in_a_column(tmp_path: Path, name: str, text: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(text)
+    lines = read_lines(f"{path}#1")
+    assert next(lines) == "a"
+    with pytest.raises(DataError, match=rf"{name}, line 2: not valid UTF-8 \(byte"):
+        next(lines)
+
+
 def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('en,fr\n"one\r\nline","a ""b"""\nonly\n', encoding="utf-8")
@@ -105,7 +118,7 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a.csv",
             "English,French\na,b\n",
             "Englisch",
-            r"a.csv: no column 'Englisch' in its first row \(English, French\)",
+            r"a.csv: there is no column 'Englisch' in its first row \(English, French\)",
         ),
         ("a.tsv", "a\tb\n", "3", "a.tsv: there is no column 3; its first row has 2 columns"),
         ("a.tsv", "a\tb\n", "0", "there is no column 0"),
@@ -115,17 +128,27 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a.jsonl",
             '{"a": {"b": "c"}}\n',
             "a.x",
-            "a.jsonl, line 1: no field 'a.x'; it has a.b: name another",
+            "a.jsonl, line 1: there is no field 'a.x', only a.b; specify a different",
         ),
         ("one.txt", "a\n", "2", "there is no column 2; its first row has 1 column$"),
         (
             "a.json",
             '[\n{"a": "b"}\n]\n',
             "a",
-            "a.json: this is a JSON list. Write an object on each line first",
+            "a.json: this is a JSON list. Write one object per line first",
         ),
-        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\na\n", "1", "such a file has no columns"),
-        ("a.tmx", tmx(), "de", "a.tmx: no text in the language 'de'; its languages are en-US, FR"),
+        (
+            "a.srt",
+            "1\n00:00:01,000 --> 00:00:02,000\na\n",
+            "1",
+            "files of this kind have no columns",
+        ),
+        (
+            "a.tmx",
+            tmx(),
+            "de",
+            "a.tmx: there is no text in the language 'de'; the languages of this file are en-US, FR",
+        ),
         ("a.tmx", tmx()[:-30], "en", "a.tmx, line .*: not valid XML"),
     ],
 )
@@ -138,7 +161,17 @@ def test_a_column_that_is_not_there(
         list(read_lines(f"{path}#{column}"))
     file = TextFile(f"{path}#{column}")
     file.skip_rest()
-    assert [fault.kind.name for fault in file.new_faults()] == ["column"]
+    assert [fault.kind.name for fault in file.take_faults()] == ["column"]
+
+
+def test_a_fault_of_a_column_is_located_and_ends_its_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": "x"}\n' * 699 + "{}\n" + '{"a": "y"}\n', encoding="utf-8")
+    file = TextFile(f"{path}#a")
+    assert file.fill(700) == 699
+    (fault,) = file.take_faults()
+    assert (fault.kind.name, fault.location.line) == ("column", 700)
+    assert not file.is_readable
 
 
 def test_inline_tags_of_tmx(tmp_path: Path) -> None:

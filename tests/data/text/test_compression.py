@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.files.lines import TextFile, read_lines
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.text_file import TextFile
 
 LINES = [f"line {number} ä {random.Random(number).random()}" for number in range(30_000)]
 TEXT = "".join(f"{line}\n" for line in LINES).encode()
@@ -62,7 +63,35 @@ def test_damaged_files_are_one_error(tmp_path: Path, kind: str) -> None:
             list(read_lines(path))
         file = TextFile(str(path))
         file.skip_rest()
-        assert [fault.kind.name for fault in file.new_faults()] == ["compression"]
+        assert [fault.kind.name for fault in file.take_faults()] == ["compression"]
+
+
+def test_the_lines_before_the_damage_are_counted(tmp_path: Path) -> None:
+    """A bad byte in a later line of a truncated archive is part of the damage."""
+    path = tmp_path / "text"
+    path.write_bytes(gzip.compress(b"good\n" * 100 + b"bad \xff\n")[:-8])
+    with pytest.raises(DataError, match=r"broken gzip file .*; the first 100 lines could be read"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tmx"])
+def test_a_damaged_table_is_a_damaged_archive(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.gz"
+    units = "".join(f'<tu><tuv xml:lang="1"><seg>{line}</seg></tuv></tu>\n' for line in LINES[:700])
+    texts = {
+        "a.tsv": "".join(f"{line}\tx\n" for line in LINES[:700]),
+        "a.tmx": f"<tmx><body>{units}</body></tmx>",
+    }
+    path.write_bytes(gzip.compress(texts[name].encode())[:-8])
+    file = TextFile(f"{path}#1")
+    assert file.fill(700) == 700  # also the last ones, which do not fill a block
+    assert file.take(700)[0] == LINES[:700]
+    file.skip_rest()
+    (fault,) = file.take_faults()
+    assert (fault.kind.name, fault.location.line) == ("compression", 701)
+    assert "the first 700 lines could be read" in fault.message
+    with pytest.raises(DataError, match=f"{name}.gz: broken gzip file"):
+        list(read_lines(f"{path}#1"))
 
 
 def test_zstd_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

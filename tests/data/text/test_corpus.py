@@ -12,6 +12,7 @@ from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles, joined_corpora
 from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.text_file import TextFile
 from nmtkit.data.text.reading import read_pairs
 
 
@@ -43,6 +44,13 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     ]
     assert list(read_lines(write(tmp_path / "t.gz", "plain\n"))) == ["plain"]
     assert list(read_lines(write(tmp_path / "empty", b""))) == []
+
+
+def test_a_file_with_only_a_byte_order_mark_has_no_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "mark", b"\xef\xbb\xbf")
+    assert list(read_lines(path)) == []
+    assert TextFile(str(path)).fill() == 0
+    assert list(read_lines(write(tmp_path / "line", b"\xef\xbb\xbf\n"))) == [""]
 
 
 def test_a_zip_archive_is_to_be_unpacked(tmp_path: Path) -> None:
@@ -126,44 +134,47 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
         ({"train": {"src_field": "b"}}, "`train`: give either src"),
         (
             {"train": {"features": ["a", "b"], "tgt": "c"}},
-            "tgt names 1 and features 2: they must be paired",
+            "tgt and features must have the same number of entries, but have 1 and 2",
         ),
         (
             {"train": {"labels": "a", "jsonl": "b"}},
-            "labels, features, alignment, src_words and tgt_words are for text",
+            "labels, features, alignment, src_words and tgt_words can be combined only",
         ),
-        ({"train": {"tgt": "a", "alignment": "b"}}, "between the words of src and tgt"),
+        ({"train": {"tgt": "a", "alignment": "b"}}, "the links connect words of src and tgt"),
         (
             {"train": {"src": "a", "labels": "b", "alignment": "c"}},
-            "between the words of src and tgt",
+            "the links connect words of src and tgt",
         ),
         ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
         ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
-        ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
-        ({"train": {"jsonl": "c", "tgt": "b"}}, "are for text files; a jsonl file has both"),
-        ({"train": {"stories": "a", "tgt": "b"}}, "and so has a story"),
-        ({"train": {**PAIR, "story_lists": "c"}}, "name them with `stories`"),
-        ({"train": {"src": ["a", "b"], "tgt": "c"}}, "src names 2 and tgt 1"),
+        ({"train": PAIR, "test": {"src": []}}, "use `--set data.test=null`"),
+        ({"train": {"jsonl": "c", "tgt": "b"}}, "can be combined only with src; jsonl"),
+        ({"train": {"stories": "a", "tgt": "b"}}, "stories already contain both"),
+        ({"train": {**PAIR, "story_lists": "c"}}, "set the folders with `stories`"),
+        (
+            {"train": {"src": ["a", "b"], "tgt": "c"}},
+            "src and tgt must have the same number of entries, but have 2 and 1",
+        ),
         ({"train": {"src": 3, "tgt": "c"}}, "train.src"),
         ({"train": {"source": "a", "tgt": "b"}}, "unknown key `train.source`"),
-        ({"train": {"jsonl": "a", "alignment": "b"}}, "Name all columns as FILE#KEY instead"),
-        ({"train": {**PAIR, "alignment": ["c", "d"]}}, "src names 1 and alignment 2"),
-        ({"train": {**PAIR, "src_words": "c"}}, "name the alignment as well"),
-        ({"train": {**PAIR, "alignment_base": 1}}, "name the alignment as well"),
+        ({"train": {"jsonl": "a", "alignment": "b"}}, "give every column as FILE#KEY"),
+        ({"train": {**PAIR, "alignment": ["c", "d"]}}, "but have 1 and 2"),
+        ({"train": {**PAIR, "src_words": "c"}}, "set `alignment` as well"),
+        ({"train": {**PAIR, "alignment_base": 1}}, "set `alignment` as well"),
         ({"train": {**PAIR, "alignment": "c", "alignment_base": 2}}, "alignment_base"),
         (
             {"train": PAIR, "valid": {**PAIR, "alignment": "c"}},
-            "valid: alignments guide the training",
+            "valid: alignments can be set only for train",
         ),
         (
             {"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}},
-            "src names 2 and weights 1",
+            "src and weights must have the same number of entries, but have 2 and 1",
         ),
-        ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "jsonl names 1 and weights 2"),
-        ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
+        ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "but have 1 and 2"),
+        ({"train": {"stories": ["a"], "weights": [1, 2]}}, "but have 1 and 2"),
         (
             {"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}},
-            "weights are of folders of stories",
+            "`weights` apply to folders of stories",
         ),
         (
             {"train": {"jsonl": ["a", "b"], "weights": [1, 0]}},
@@ -171,7 +182,7 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
         ),
         (
             {"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}},
-            "valid: weights and temperature say how often",
+            "valid: weights and temperature determine how often",
         ),
     ],
 )
@@ -211,7 +222,7 @@ def check(
             for column, side in block.texts.items()
         }
         lines = block.lines[verdict.keep]
-        stay[name] = lines[checker.filter_by_length(name, lines, lengths)].tolist()
+        stay[name] = lines[checker.check_lengths(name, lines, lengths)].tolist()
     return checker.report, stay
 
 
@@ -284,13 +295,14 @@ def test_the_report_as_a_line_as_table_and_as_json() -> None:
     report.splits["train"].kept = 6
     line = report.one_line_summary()
     assert line.startswith(
-        "the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown "
+        "the data: train 6 of 8 pairs (0.7 and 0.0 tokens per pair, at most 3 and 0); unknown "
     )
     assert (
-        "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
+        "unknown source and target tokens: train 50.0% and 0.0%; dropped or truncated: see below"
+        in line
     )
     assert line.endswith(
-        "found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs"
+        "found and kept: 2 duplicate in train; bpe tokenizer of 100/90 trained on 6 of 8 pairs"
     )
     plain = json.loads(json.dumps(asdict(report)))
     assert plain["splits"]["train"]["src_tokens"] == 4

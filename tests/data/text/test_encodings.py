@@ -1,5 +1,6 @@
 """Encodings of text files: what is recognized, and how text is read in a named encoding."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from nmtkit.data.text.files.encodings import (
     guess_encoding,
     guess_wide_encoding,
 )
-from nmtkit.data.text.files.lines import TextFile, file_encoding, read_lines
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.files.names import parse_encodings, reading_as
+from nmtkit.data.text.files.text_file import TextFile, encoding_evidence
 from nmtkit.data.text.reading import read_pairs
 
 TEXTS = {
@@ -100,14 +102,27 @@ def test_a_file_of_utf8_with_damaged_lines_stays_utf8(tmp_path: Path) -> None:
     path.write_bytes(
         "Das Mädchen wäscht sich.\n".encode() * 20 + "über die Straße\n".encode("cp1252")
     )
-    assert file_encoding(str(path)).guess() is None
+    assert encoding_evidence(str(path)).guess() is None
     path.write_bytes(
         "Das Mädchen\n".encode() * 20 + "Wir müssen über die Straße\n".encode("cp1252") * 60
     )
-    mixed = file_encoding(str(path)).guess()
+    mixed = encoding_evidence(str(path)).guess()
     assert mixed is not None
     assert not mixed.certain
     assert "some lines are UTF-8" in mixed.evidence
+
+
+def test_a_damaged_archive_is_no_wide_encoding(tmp_path: Path) -> None:
+    """Its readable lines count, as those of any other file do."""
+    path = tmp_path / "text"
+    lines = (TEXTS["Russian"] * 3).encode("cp1251") + TEXTS["German"].encode() * 20
+    path.write_bytes(gzip.compress(lines)[:-8])
+    evidence = encoding_evidence(str(path))
+    assert (evidence.wide, evidence.guess()) == (None, None)
+    path.write_bytes(TEXTS["Russian"].encode("utf-16"))
+    wide = encoding_evidence(str(path)).wide
+    assert wide is not None
+    assert wide.names == ("utf-16",)
 
 
 def test_evidence_needs_little_memory() -> None:
@@ -133,13 +148,13 @@ def test_text_is_read_in_a_named_encoding(tmp_path: Path, encoding: str, size: i
     while count := file.fill():
         read += file.take(count)[0]
     assert read == lines
-    assert not file.new_faults() or encoding != "cp1252"
+    assert not file.take_faults() or encoding != "cp1252"
 
 
 def test_lines_that_are_not_valid_in_a_named_encoding(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes("Où ?\n".encode("cp1252") + b"\x81 \x8d\nlast\n")
-    with pytest.raises(DataError, match="text, line 2: not valid Windows-1252, which was named"):
+    with pytest.raises(DataError, match="text, line 2: not valid Windows-1252, the specified"):
         list(read_lines(path, "cp1252"))
     file = TextFile(str(path), encoding="cp1252")
     assert file.fill() == 3
@@ -152,6 +167,8 @@ def test_utf8_is_not_read_as_another_encoding(tmp_path: Path) -> None:
     path.write_text(TEXTS["French"], encoding="utf-8")
     with pytest.raises(DataError, match="text: this is UTF-8, not Windows-1252"):
         list(read_lines(path, "cp1252"))
+    with pytest.raises(DataError, match="text: this is UTF-8, not Windows-1252"):
+        TextFile(str(path), encoding="cp1252").fill()
 
 
 def test_an_error_names_the_encoding_and_the_remedy(tmp_path: Path) -> None:
@@ -200,7 +217,7 @@ def test_the_encoding_of_a_command(tmp_path: Path) -> None:
         parse_encodings(["hex"])
     with pytest.raises(NmtkitError, match="there is no file misspelt"):
         parse_encodings(["misspelt=cp1252"])
-    with pytest.raises(NmtkitError, match=r"both .* are named for"):
+    with pytest.raises(NmtkitError, match=r"both .* are specified for"):
         parse_encodings(["cp1252", "koi8-r"])
 
 

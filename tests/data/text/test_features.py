@@ -62,12 +62,12 @@ def test_an_npz_file_is_read_by_number_or_in_its_order(tmp_path: Path) -> None:
     [
         (
             np.zeros((4, 2)),
-            r"a.npy, example 1: numbers of type float64; save them as float16 or float32",
+            r"a.npy, example 1: the data type is float64; save features as float16 or float32",
         ),
-        (np.zeros((4, 2), np.int32), "numbers of type int32"),
-        (np.zeros((4, 2), ">f4"), "numbers of type >f4"),
-        (np.zeros(4, np.float32), r"a.npy: an array of shape \(4,\); an .npy file has the shape"),
-        (np.zeros((4, 0, 2), np.float32), r"a.npy, example 1: an array of shape \(0, 2\)"),
+        (np.zeros((4, 2), np.int32), "the data type is int32"),
+        (np.zeros((4, 2), ">f4"), "the data type is >f4"),
+        (np.zeros(4, np.float32), r"a.npy: the array has the shape \(4,\); an .npy file must have"),
+        (np.zeros((4, 0, 2), np.float32), r"a.npy, example 1: the array has the shape \(0, 2\)"),
         (np.array([{}, 1], object), r"a.npy: cannot read it as .npy or .npz: .*Python objects"),
     ],
     ids=["float64", "integers", "big-endian", "one-axis", "no-rows", "objects"],
@@ -107,7 +107,7 @@ def test_a_number_that_is_not_finite_is_told_with_its_row(tmp_path: Path, number
     numbers[2, 1, 0] = number
     rows = FeaturesFile(array(tmp_path / "a.npy", numbers)).take(4)[0]
     assert rows[1].tolist() == NUMBERS[1].tolist()
-    with pytest.raises(DataError, match=r"a.npy, example 3, row 2: a number that is not finite"):
+    with pytest.raises(DataError, match=r"a.npy, example 3, row 2 contains NaN or infinity"):
         rows[2]
 
 
@@ -117,16 +117,17 @@ def test_all_files_are_alike(tmp_path: Path) -> None:
     array(Path(wide), np.zeros((1, 3), np.float16))
     array(Path(single), NUMBERS.astype(np.float32))
     told = re.escape(
-        f"{narrow} has rows of 2 numbers in float16, but {wide} rows of 3 numbers in float16"
+        f"{narrow} has rows of 2 float16 values, but {wide} has rows of 3 float16 values"
     )
     with pytest.raises(DataError, match=told):
         require_one_layout([SplitFiles(features=[narrow, wide])])
-    with pytest.raises(DataError, match=r"in float16, but .* rows of 2 numbers in float32"):
+    with pytest.raises(DataError, match=r"float16 values, but .* has rows of 2 float32 values"):
         require_one_layout([SplitFiles(features=[narrow]), SplitFiles(features=[single])])
     np.savez(tmp_path / "d.npz", NUMBERS[0], NUMBERS[0, :, :1])
     rows = FeaturesFile(str(tmp_path / "d.npz")).take(2)[0]
     with pytest.raises(
-        DataError, match="example 2: rows of 1 numbers in float16, but before rows of 2 numbers"
+        DataError,
+        match="example 2 has rows of 1 float16 values, but earlier examples have rows of 2",
     ):
         rows[1]
 
@@ -179,7 +180,7 @@ def test_texts_with_labels(tmp_path: Path) -> None:
     ]
     text(tmp_path / "b", "1")
     with pytest.raises(
-        DataError, match=r"a has 2 lines, but .*b has 1: line n of one must belong to line n"
+        DataError, match=r"a has 2 lines, but .*b has 1: line n of one file must belong"
     ):
         list(read_pairs(files))
     (tmp_path / "b").write_bytes(b"1\n\xff\n")
@@ -204,7 +205,9 @@ def test_json_lines_of_any_columns(tmp_path: Path) -> None:
         ("", "good", None),
         ("", "bad", None),
     ]
-    with pytest.raises(DataError, match=r"line 1: no field 'label'.*name another as FILE#FIELD"):
+    with pytest.raises(
+        DataError, match=r"line 1: there is no field 'label'.*specify a different one as FILE#FIELD"
+    ):
         list(read_pairs(files.model_copy(update={"labels": [f"{path}#label"]})))
 
 
@@ -252,23 +255,58 @@ def test_a_picture_is_rows_of_pixels(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.array(rows), pixels.reshape(4, 3, 15))
     Image.fromarray(pixels[0, :, :3]).save(tmp_path / "1.png")
     with pytest.raises(
-        DataError, match=r"d.txt, example 2: pictures of 3 x 3 pixels, but before pictures of 3 x 5"
+        DataError,
+        match=r"d.txt, example 2 has images of 3 x 3 pixels, but earlier examples have images of 3 x 5",
     ):
         read(listed)
     (tmp_path / "1.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"d.txt, example 2: cannot read it: .*1.png"):
         read(listed)
     with pytest.raises(
-        DataError, match=r"uint8; save them as float16 or float32, pictures as uint8 of shape"
+        DataError, match=r"uint8; save features as float16 or float32, and images as uint8"
     ):
         list(read_blocks("train", SplitFiles(features=[array(tmp_path / "e.npy", pixels[0])])))
+
+
+@pytest.mark.parametrize("content", [None, b"no picture"])
+def test_a_list_whose_first_picture_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "0.png").write_bytes(content)
+    listed = text(tmp_path / "d.txt", "0.png")
+    with pytest.raises(DataError, match=r"d.txt, example 1: cannot read it: .*0.png") as refused:
+        list(read_blocks("train", SplitFiles(features=[listed])))
+    assert ".npy" not in str(refused.value)
+
+
+def test_a_list_of_pictures_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "d.txt").write_bytes(b"a.png\n\xff\xfe\n")
+    with pytest.raises(DataError, match=r"d.txt.*line 2") as refused:
+        list(read_blocks("train", SplitFiles(features=[str(tmp_path / "d.txt")])))
+    assert ".npy" not in str(refused.value)
+
+
+def test_shapes_of_pictures_are_explained(tmp_path: Path) -> None:
+    pixels = np.zeros((2, 1, 3, 5, 3), np.uint8)
+    with pytest.raises(DataError, match=r"uint8 arrays of shape \(examples, height, width, 3\)"):
+        list(read_blocks("train", SplitFiles(features=[array(tmp_path / "a.npy", pixels)])))
+
+
+def test_an_image_of_height_0_is_refused(tmp_path: Path) -> None:
+    images = [np.zeros((2, 5, 3), np.uint8), np.zeros((0, 5, 3), np.uint8)]
+    np.savez(tmp_path / "a.npz", *images)
+    file = FeaturesFile(str(tmp_path / "a.npz"))
+    file.read(0)
+    with pytest.raises(
+        DataError, match=r"a.npz, example 2: .* \(0, 5, 3\); .* no dimension may be 0"
+    ):
+        file.read(1)
 
 
 def test_a_picture_in_place_of_a_list_of_them(tmp_path: Path) -> None:
     """Which numpy takes for pickled objects, and advises to load unsafely."""
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     with pytest.raises(
-        DataError, match=r"a.png: .* or .npz; pictures are named in a .txt file"
+        DataError, match=r"a.png: .* or .npz; for images, use a .txt file"
     ) as refused:
         list(read_pairs(SplitFiles(features=[str(tmp_path / "a.png")])))
     assert "pickle" not in str(refused.value)

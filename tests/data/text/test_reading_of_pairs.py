@@ -11,7 +11,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.files import lines as line_files
-from nmtkit.data.text.files.lines import TextFile, explain_bad_bytes, first_bad_byte, read_lines
+from nmtkit.data.text.files import text_file
+from nmtkit.data.text.files.encoding_messages import bad_byte_excerpt, first_bad_byte
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.text_file import TextFile
 from nmtkit.data.text.reading import SplitReader, read_pairs
 
 
@@ -31,12 +34,12 @@ def read(
             mark = file.bom_length if before + row == 0 else 0
             faulty[before + row + 1] = (
                 mark + first_bad_byte(taken[row]) + 1,
-                explain_bad_bytes(taken[row], file.guess),
+                bad_byte_excerpt(taken[row], file.guess),
             )
-    for fault in file.new_faults():
-        assert fault.place.file == str(path)
+    for fault in file.take_faults():
+        assert fault.location.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")
-        found.append((fault.kind.name, fault.place.line, fault.place.text, fault.count))
+        found.append((fault.kind.name, fault.location.line, fault.location.text, fault.n_lines))
     return text, faulty, found
 
 
@@ -47,7 +50,7 @@ def test_the_same_lines_as_read_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, end: str, packed: bool
 ) -> None:
     """Whatever the size of the blocks, and wherever they cut a character or the end of a line."""
-    monkeypatch.setattr(line_files, "BLOCK_BYTES", size)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", size)
     monkeypatch.setattr(line_files, "LINE_BYTES", size + 1)
     rng = random.Random(size)
     pieces = ["", "a", "äö", "日本語", "\u2028", "x\ry", "\x0b", "\x85", "\U0001f600", "\ufeff"]
@@ -128,6 +131,23 @@ def test_broken_gzip_files(tmp_path: Path) -> None:
     assert [kind for kind, _, _, _ in read(path)[2]] == ["compression"]
 
 
+def test_a_file_that_cannot_be_read_any_further(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"some words\n" * 200_000)
+    pieces: list[bytes] = []
+
+    def fail(data: bytes) -> None:
+        pieces.append(data)
+        if len(pieces) == 3:
+            raise OSError("the disk fails")
+
+    file = TextFile(str(path), lambda _: fail)
+    file.skip_rest()
+    (fault,) = file.take_faults()
+    assert fault.kind.name == "missing"
+    assert fault.location.line == file.n_lines + 1 > 1
+
+
 def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "text"
     for content in (
@@ -194,17 +214,17 @@ def test_json_lines(tmp_path: Path) -> None:
     by_kind = {fault.kind.name: fault for fault in block.faults}
     assert (by_kind["json"].rows + 1).tolist() == [2, 3, 4, 5, 6, 8]
     assert (by_kind["encoding"].rows + 1).tolist() == [7]
-    texts = [by_kind["json"].place(row) for row in by_kind["json"].rows.tolist()]
+    texts = [by_kind["json"].locate(row) for row in by_kind["json"].rows.tolist()]
     assert [place.line for place in texts] == [2, 3, 4, 5, 6, 8]
     wanted = [
-        "not JSON",
+        "not valid JSON",
         "no field 'tgt'",
-        "expected a JSON object, found a list",
+        "expected a JSON object, but found a value of type list",
         "field 'tgt' is neither",
     ]
-    wanted += ["not JSON", "surrogates not allowed"]
+    wanted += ["not valid JSON", "surrogates not allowed"]
     assert all(words in place.text for place, words in zip(texts, wanted, strict=True))
-    with pytest.raises(DataError, match=r"data\.jsonl, line 2: not JSON"):
+    with pytest.raises(DataError, match=r"data\.jsonl, line 2: not valid JSON"):
         list(read_pairs(SplitFiles(jsonl=str(path))))
 
 
@@ -215,7 +235,7 @@ def test_stories(tmp_path: Path) -> None:
     assert not found
     assert (block.src[0], block.tgt) == ("An article.", ["A summary.", ""])
     assert [(fault.kind.name, fault.rows.tolist()) for fault in block.faults] == [("story", [1])]
-    assert block.faults[0].place(1).file == str(tmp_path / "b.story")
+    assert block.faults[0].locate(1).file == str(tmp_path / "b.story")
     blocks, found = blocks_of(SplitFiles(stories=str(tmp_path / "nothing")))
     assert (blocks, found) == ([], ["missing"])
 

@@ -144,7 +144,8 @@ def test_train_keeps_every_label() -> None:
     assert (len(found["valid"]), len(found["test"])) == (30, 30)
     assert {pair.tgt for pair in pairs} == {pair.tgt for pair in found["train"]}
     with pytest.raises(
-        DataError, match=r"0 different source lines \(without the first of each label\) are too few"
+        DataError,
+        match=r"0 distinct source lines \(not counting the first line of each label, .*\) are too few",
     ):
         choose_hold_out(pairs[::3], True, given.append, labelled=True)
 

@@ -83,11 +83,11 @@ def test_faults_name_the_file(folder: Path) -> None:
     ):
         list(read_pairs(SplitFiles(stories=[str(folder)], story_lists=[str(folder / "list.txt")])))
     (folder / "d.story").write_text("An article and nothing else.\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"d.story: no line @highlight"):
+    with pytest.raises(DataError, match=r"d.story: there is no line @highlight"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "d.story").write_bytes(b"caf\xe9\n@highlight\nx\n")
     with pytest.raises(DataError, match=r"d.story, line 1: not valid UTF-8"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: no .story files"):
+    with pytest.raises(DataError, match=r"empty: there are no .story files"):
         list(read_pairs(SplitFiles(stories=[str(folder / "empty")])))

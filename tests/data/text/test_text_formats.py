@@ -6,7 +6,8 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.files.formats import binary_format, text_format
-from nmtkit.data.text.files.lines import TextFile, read_lines
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.text_file import TextFile
 
 SRT = "1\n00:00:01,000 --> 00:00:03,500\nHello there.\n\n2\n00:00:04,000 --> 00:00:05,500\nHow are you?\n"
 TABLE = "A report.\n\n| item | number |\n|------|-------:|\n| tents | 120 |\n"
@@ -25,7 +26,7 @@ FORMATS = {
     "separated by semicolons": "en;fr\ndog;chien\ncat;chat\nhouse;maison\n",
     "Markdown with a table": TABLE,
     "JSON list": '[\n {"en": "dog"},\n {"en": "cat"}\n]\n',
-    "JSON over several lines": '{\n  "en": "dog"\n}\n',
+    "JSON objects that span several lines": '{\n  "en": "dog"\n}\n',
     "RTF": "{\\rtf1\\ansi\nHello\n}\n",
 }
 
@@ -64,10 +65,10 @@ def test_ordinary_text_is_not_taken_for_another_format(lines: list[str]) -> None
 
 
 TABLE_ADVICE = {
-    "id\tEnglish\tFrench\n1\tThe dog.\tLe chien.\n": "a.tsv#English and a.tsv#French; or, if the first row is text",
-    "id;Source text;French\n1;The dog.;Le chien.\n": "'a.csv#Source text' and a.csv#French; or, if the first row is",
-    "The dog.\tLe chien.\nA cat.\tUn chat.\n": "Name its columns: a.tsv#1 and a.tsv#2.",
-    "1\tThe dog.\tLe chien.\n2\tA cat.\tUn chat.\n": "Name its columns: a.tsv#2 and a.tsv#3.",
+    "id\tEnglish\tFrench\n1\tThe dog.\tLe chien.\n": "a.tsv#English and a.tsv#French or, if the first row is already",
+    "id;Source text;French\n1;The dog.;Le chien.\n": "'a.csv#Source text' and a.csv#French or, if the first row is",
+    "The dog.\tLe chien.\nA cat.\tUn chat.\n": "Specify its columns as a.tsv#1 and a.tsv#2.",
+    "1\tThe dog.\tLe chien.\n2\tA cat.\tUn chat.\n": "Specify its columns as a.tsv#2 and a.tsv#3.",
 }
 
 
@@ -107,4 +108,4 @@ def test_binary_files_are_refused(tmp_path: Path, head: bytes, title: str) -> No
         list(read_lines(path))
     file = TextFile(str(path))
     file.skip_rest()
-    assert [fault.kind.name for fault in file.new_faults()] == ["binary"]
+    assert [fault.kind.name for fault in file.take_faults()] == ["binary"]

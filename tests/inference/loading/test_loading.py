@@ -29,12 +29,12 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
         said: list[str] = []
         how = DecodingOptions(str(trained), device="cpu", n_best=n_best, search_settings=settings)
         assert load_from_options(how, "translation", said.append).config.n_hypotheses == expected
-        assert ("beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
+        assert ("using beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
         assert str(trained) in said[-1]
 
 
 def test_one_attention_has_no_heads_to_choose_from(trained: Path) -> None:
-    with pytest.raises(RecipeError, match="rnnsearch has one attention"):
+    with pytest.raises(RecipeError, match="rnnsearch does not have several attention layers"):
         load_from_options(DecodingOptions(str(trained), device="cpu", head=1))
 
 
@@ -70,10 +70,10 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(
 @pytest.mark.parametrize(
     ("precision", "fault"),
     [
-        ("fp16", "precision fp16: not supported here on cpu; take fp32"),
+        ("fp16", "precision fp16 is not supported on this cpu device; use fp32"),
         (
             "int8",
-            "precision int8: nmtkit's own search has fp32, fp16 and bf16; search with CTranslate2 (`--engine auto`",
+            "precision int8: nmtkit itself supports only fp32, fp16 and bf16; use CTranslate2 (`--engine auto`",
         ),
     ],
 )

@@ -16,8 +16,8 @@ from nmtkit.models.rnn import intra_attention
 from nmtkit.models.rnn.intra_attention import (
     IntraAttention,
     IntraAttentionConfig,
-    accumulated_before,
-    penalize,
+    past_before_each_step,
+    subtract_past,
 )
 from tests.support import small_models
 from tests.support.gradients import backward
@@ -101,7 +101,7 @@ def test_what_was_looked_at_counts_less(monkeypatch: pytest.MonkeyPatch) -> None
     model = build(seed=2)
     model.score.key.weight.mul_(20.0)  # an untrained model looks everywhere alike
     looks = told(model, ARTICLES).attention
-    monkeypatch.setattr(intra_attention, "penalize", lambda energies, past: energies)
+    monkeypatch.setattr(intra_attention, "subtract_past", lambda energies, past: energies)
     plain_looks = told(model, ARTICLES).attention
     assert torch.equal(looks[:, 0], plain_looks[:, 0])
     repeated = (looks[2, 1:7] * looks[2, :6]).sum(-1)
@@ -227,16 +227,20 @@ def test_for_inference_the_output_layer_is_made_once_and_converted() -> None:
     for precision in supported_precisions(torch.device("cpu")):
         model = copy.deepcopy(trained)
         prepare_for_inference(model, precision)
-        one, other = (model.encode(ARTICLES).output_weight for _ in range(2))
-        assert one is other
-        assert (one is None) == isinstance(model.output, nn.Linear) == (precision != "fp32")
+        one, other = (model.encode(ARTICLES).output_matrix for _ in range(2))
+        if precision == "fp32":
+            assert one.weight is other.weight
+            assert model.output is None
+        else:
+            assert one is other is None
+            assert isinstance(model.output, nn.Linear)
         torch.testing.assert_close(told(model, ARTICLES).log_probs, log_probs, rtol=0.05, atol=0.1)
 
 
 def weights_of(scores: Tensor) -> Tensor:
     """Weights of all steps by equations 3 and 4."""
-    past = accumulated_before(scores)
-    return masked_softmax(penalize(scores, past), torch.ones_like(scores, dtype=torch.bool))
+    past = past_before_each_step(scores)
+    return masked_softmax(subtract_past(scores, past), torch.ones_like(scores, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 10_000.0])

@@ -9,7 +9,7 @@ import torch
 
 from nmtkit.data.batches.batch import Targets, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
@@ -187,7 +187,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     model.eval()
     unseen = copies(random, 100)
     with torch.no_grad():
-        results = beam_search(model, collate(unseen), BeamConfig(beam_size=1))
+        results = search_batch(model, collate(unseen), BeamConfig(beam_size=1))
         output = told(model, collate(unseen, unseen))
     wrong = sum(best.ids != words for (best,), words in zip(results, unseen, strict=True))
     record_property("of 100 sentences wrong, at most 20", wrong)

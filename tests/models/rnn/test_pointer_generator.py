@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.pointer_generator import PointerGenerator, PointerGeneratorConfig
@@ -160,7 +160,7 @@ def test_never_nan(name: str, bias: float) -> None:
         gates = told(model, batch, need_attention=False).copy_gate
         assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
     finite_gradients(model.train(), batch, coverage_weight=1.0)
-    for best in beam_search(model.eval(), batch, BeamConfig(beam_size=2, max_length=5), n_best=2):
+    for best in search_batch(model.eval(), batch, BeamConfig(beam_size=2, max_length=5), n_best=2):
         assert all(math.isfinite(hypothesis.score) for hypothesis in best)
 
 
@@ -207,7 +207,7 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
         model.attention.score.coverage.copy_(weight * model.attention.score.energy.sign())
-        results = beam_search(
+        results = search_batch(
             model, batch_of(sources), BeamConfig(beam_size=2, min_length=6, max_length=7)
         )
         repeated.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in results))

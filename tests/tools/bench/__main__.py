@@ -26,8 +26,8 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.batches.store import Store
 from nmtkit.experiment.bench import spread
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.requests import Request
 from nmtkit.runs.run import Run
 
 from . import generating, machine, made_text, models, preprocessing, pretraining, search, training
@@ -227,7 +227,7 @@ def decode(
     """
     sources, references = bench.read_test_lines(how, source, ref, lines)
     facts = machine.facts(how.threads or devices.cpu_threads(), devices.choose(how.device))
-    sources = [Request.from_line(line).source for line in sources]  # other engines know no tags
+    sources = [Request.from_line(line).text for line in sources]  # other engines know no tags
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)

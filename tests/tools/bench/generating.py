@@ -18,7 +18,7 @@ from nmtkit.cli import terminal
 from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.linear import Precision, prepare_for_inference, supported_precisions
 from nmtkit.models.base import VocabularySizes
@@ -101,7 +101,7 @@ def published(model: TransformerLM, shape: Shape) -> Any:
 
 def continued_here(model: TransformerLM, shape: Shape, prompts: torch.Tensor) -> list[list[int]]:
     limits = {"max_length": shape.output, "min_length": shape.output - 1}
-    found = beam_search(model, Batch(prompt=prompts), BeamConfig(beam_size=1, **limits))
+    found = search_batch(model, Batch(prompt=prompts), BeamConfig(beam_size=1, **limits))
     return [best.ids for (best,) in found]
 
 

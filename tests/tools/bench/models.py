@@ -19,7 +19,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batches.batch import ABSENT, Batch, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S
@@ -205,7 +205,7 @@ def write(model: Decoder, batch: Batch, config: SearchConfig, together: int) -> 
     ]
 
     def search(part: Batch) -> None:
-        beam_search(model, part, config)
+        search_batch(model, part, config)
 
     if together == 1:  # one text at a time has all threads
         for part in parts:

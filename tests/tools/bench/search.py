@@ -17,7 +17,7 @@ from nmtkit.cli import terminal
 from nmtkit.core import device
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.decoding.batching import Engine, OneBatch, beam_search
+from nmtkit.decoding.engine import Engine, OneBatch, search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
@@ -99,7 +99,7 @@ def summarize(
 
     def search(first: int) -> None:
         batch = network.batch(sources[first : first + together]).to(place)
-        results = beam_search(model, batch, network.search_config())
+        results = search_batch(model, batch, network.search_config())
         summaries.update((first + row, best[0].ids) for row, best in enumerate(results))
 
     firsts = range(0, len(sources), together)

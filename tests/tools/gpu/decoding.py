@@ -8,8 +8,8 @@ from statistics import median
 import torch
 
 from nmtkit.data.batches.batch import Batch
-from nmtkit.decoding.batching import Engine
 from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine
 from tests.tools.bench.search import POINTER_GENERATOR, TOY, Network, measure_summaries, run_engine
 from tests.tools.bench.timing import summary, time_in_turns
 from tests.tools.bench.training import BASE

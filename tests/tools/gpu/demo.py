@@ -46,5 +46,5 @@ def main(part: Part) -> None:
     on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate(
         [one.src for one in result.examples[:count]]
     )
-    same = sum(map(str.__eq__, on_cpu, result.outputs))
+    same = sum(map(str.__eq__, on_cpu, result.answers.texts))
     part.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

@@ -110,7 +110,7 @@ class Elastic:
         codes = [self.end(process) for process in started]
         assert codes == [2, 2, -signal.SIGKILL, 2], (codes, self.said)
         # One that comes to look when process 0 has ended, too, cannot know who was the first of those that it misses.
-        ends = r"nmtkit: error: process(?:es)? ([\d, ]+) ended, and the others cannot go on"
+        ends = r"nmtkit: error: process(?:es)? ([\d, ]+) exited, and the others cannot continue"
         named = re.findall(ends, self.said)[-3:]
         assert "2" in named, self.said
         assert all("2" in numbers.split(", ") for numbers in named), self.said
@@ -161,7 +161,7 @@ def main() -> None:
     for update, one, other in rows:
         print(f"{update:6}  {one:11.7f}  {other:27.7f}  {abs(one - other):.1e}")
     for line in said.splitlines():
-        if "goes on with" in line or " ended, and the others" in line:
+        if "goes on with" in line or " exited, and the others" in line:
             print(line)
     print(
         f"largest difference {max(abs(one - other) for _, one, other in rows):.1e}, {time.monotonic() - begun:.0f} s"

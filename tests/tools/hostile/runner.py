@@ -29,10 +29,11 @@ for number in {closed}:
     setattr(sys, ("stdin", "stdout", "stderr")[number], None)
 """
 SMALL_SHARDS = """\
-from nmtkit.data.text.files import lines
+from nmtkit.data.text.files import text_file
 from nmtkit.data.batches import encoding
 from nmtkit.data.batches import store
-store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, lines.BLOCK_BYTES, lines.BLOCK_LINES = 150, 1, 2000, 1
+store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS = 150, 1
+text_file.BLOCK_BYTES, text_file.BLOCK_LINES = 2000, 1
 """
 """Preprocessing makes many small shards, with helpers, of text for which one would do."""
 

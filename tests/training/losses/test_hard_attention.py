@@ -193,7 +193,7 @@ RECIPE = {
         (
             {"hard_attention": True},
             {"hard_attention": {}, "reinforce": {}},
-            "not together with hard_attention",
+            "cannot be combined with hard_attention",
         ),
     ],
 )

@@ -87,19 +87,19 @@ def loaded(folder: Path, *changes: str) -> Recipe:
     [
         (
             "tokenizer.specials=[]",
-            r"`training.objectives.masked_words`: it needs special tokens: add \['<mask>'\] to `tokenizer.sp",
+            r"`training.objectives.masked_words`: this objective needs special tokens; add \['<mask>'\] to",
         ),
         (
             "training.objectives.masked_words=null",
-            "bert is trained on texts with masked_words: set `training.objectives.masked_words`",
+            r"to train bert on text, an objective is required \(masked_words\); set `training.objectives.masked_words`",
         ),
         (
             "training.label_smoothing=0.1",
-            "masked_words: it replaces the likelihood, so not together with lab",
+            "masked_words replaces the likelihood, so it cannot be combined with lab",
         ),
         (
             "model={kind: transformer_lm}",
-            "`training.objectives.masked_words`: it does not train transformer_lm for language-modelling",
+            "`training.objectives.masked_words`: this objective cannot train transformer_lm for language-modelling",
         ),
     ],
 )

@@ -149,9 +149,12 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
     [
         (
             "confidense: 1",
-            "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: ",
+            "`: unknown training objective 'confidense'; did you mean 'confidence'? valid names: ",
         ),
-        ("label_smoothing: 1", "`: 'label_smoothing' is set by `training.label_smoothing`"),
+        (
+            "label_smoothing: 1",
+            "`: 'label_smoothing' is not an objective; set it as `training.label_smoothing`",
+        ),
         ("confidence: -1", ".confidence`: Input should be greater than or equal to 0"),
     ],
 )
@@ -172,7 +175,10 @@ def test_one_that_reads_the_attention(tmp_path: Path) -> None:
     assert -1 <= step.terms["focus"] < 0
     assert {"nll", "ppl", "focus", "sampled_reward", "greedy_reward"} == set(step.terms)
     kind = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
-    with pytest.raises(RecipeError, match=r"objectives\.focus`: rnn_encdec has no attention"):
+    with pytest.raises(
+        RecipeError,
+        match=r"objectives\.focus`: .*attention of output words, which rnn_encdec does not have",
+    ):
         load("demo", [kind, "training.objectives.focus=1"])
 
 

@@ -112,7 +112,8 @@ def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(
     for name, value in zip(GIVEN, ("2", "0", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(
-        NmtkitError, match="--device cuda:1: each of several processes takes a GPU of its own"
+        NmtkitError,
+        match="--device cuda:1: with more than one process, each process uses a different GPU",
     ):
         processes.join(torch.device("cuda:1"))
 
@@ -131,7 +132,7 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     made = Path(folder, str(rank))
     with pytest.raises(
         NmtkitError,
-        match="process 1 does not see it: put it on a file system that all machines share",
+        match="process 1 does not see it; put it on a file system that all machines share",
     ):
         processes.run_on_rank_zero(made.mkdir, made)
     shared = Path(folder, "shared")
@@ -152,7 +153,7 @@ def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_
     monkeypatch.setattr(processes, "all_gather_objects", lambda own: [True, own])
     with pytest.raises(
         NmtkitError,
-        match="process 1 does not see it: put it on a file system that all machines share",
+        match="process 1 does not see it; put it on a file system that all machines share",
     ):
         processes.run_on_rank_zero(lambda: None, tmp_path)
     (tmp_path / ".seen-1").touch()  # as process 0 does on a disk that they share

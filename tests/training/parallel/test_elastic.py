@@ -121,15 +121,15 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path: Path) -> None:
     [
         (
             [1, 1, 2],
-            "process 2 has other weights than the others, first in 'b': .* is at fault there; ",
+            "the weights of process 2 differ from those of the others, first in 'b', .* is faulty there; ",
         ),
         (
             [1, 2],
-            "process 1 has other weights than process 0, first in 'b': .* is at fault in one of the two; ",
+            "the weights of process 1 differ from those of process 0, first in 'b', .* is faulty in one of the two; ",
         ),
         (
             [3, 2, 2, 1, 1],
-            "process 0 has other weights than process 1, first in 'b': .* in one of the two; ",
+            "the weights of process 0 differ from those of process 1, first in 'b', .* in one of the two; ",
         ),
     ],
 )
@@ -151,13 +151,18 @@ def one_is_missing(rank: int, port: int, folder: str) -> None:
     require_same_weights(weights, 1)
     weights["b"][1] += rank == 2
     with pytest.raises(
-        TrainingError, match="update 7: process 2 has other weights than the others, first in 'b'"
+        TrainingError,
+        match="update 7: the weights of process 2 differ from those of the others, first in 'b'",
     ):
         require_same_weights(weights, 7)
     if rank == 1:  # it hangs
         time.sleep(12)
         os._exit(5)
-    said = "process 1 did not answer within 0.05 minutes" if rank == 0 else "process 0 says which"
+    said = (
+        "process 1 did not answer within 0.05 minutes"
+        if rank == 0
+        else "the message of process 0 says which"
+    )
     with pytest.raises(TrainingError, match=said):
         processes.sum_over_ranks([1])
     os._exit(0)

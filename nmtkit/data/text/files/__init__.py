@@ -1,1 +1,1 @@
-"""From the bytes of a file to lines of text: compression, encodings, formats, columns."""
+"""Turns the bytes of a file into lines of text: compression, encodings, formats and columns."""

@@ -6,22 +6,30 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeAlias, cast
+from io import BufferedReader
+from typing import Any, Protocol, TypeAlias
 
 ByteObserver: TypeAlias = Callable[[bytes], object]
-"""Is called with each piece of a file's bytes, as stored on disk."""
+"""Receives a file's bytes, as stored on disk, piece by piece."""
 
 MAGIC_BYTES = 6
 """Number of bytes needed to recognize a format."""
 _ZSTD_INPUT = 1 << 12
-"""Number of compressed bytes decompressed at a time; bounds the memory of the result."""
+"""Number of compressed bytes that are decompressed at a time; limits the memory needed for the result."""
 
 _FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
+class ByteStream(Protocol):
+    """A source of bytes that is read piece by piece."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Returns about `size` further bytes; an empty result means the end of the stream."""
+
+
 class DamagedArchiveError(Exception):
-    """A compressed file cannot be decompressed completely; the message gives cause and remedy."""
+    """A file cannot be decompressed completely; the message gives the cause and a remedy."""
 
 
 def compression_of(head: bytes) -> str:
@@ -35,7 +43,7 @@ def compression_of(head: bytes) -> str:
 class _Observed:
     """A file whose bytes are also passed to an observer when they are read."""
 
-    def __init__(self, file: BinaryIO, observe: ByteObserver) -> None:
+    def __init__(self, file: BufferedReader, observe: ByteObserver) -> None:
         self._file = file
         self._observe = observe
 
@@ -45,7 +53,7 @@ class _Observed:
         return data
 
     def read1(self, size: int) -> bytes:
-        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]  # all files that are opened here have it
+        data = self._file.read1(size)
         self._observe(data)
         return data
 
@@ -126,7 +134,7 @@ class _Decompressed:
         )
 
 
-def verify_archive(stream: BinaryIO) -> None:
+def verify_archive(stream: ByteStream) -> None:
     """Reads a compressed stream to its end; does nothing for other streams.
 
     Raises:
@@ -137,18 +145,18 @@ def verify_archive(stream: BinaryIO) -> None:
             continue
 
 
-def decompressed(file: BinaryIO, observe: ByteObserver | None = None) -> BinaryIO:
+def decompressed(file: BufferedReader, observe: ByteObserver | None = None) -> ByteStream:
     """Returns the bytes of an open file or pipe, decompressed if necessary.
 
-    `observe` receives all bytes as stored on disk, except for a terminal.
+    `observe` receives all bytes as stored on disk, unless the file is a terminal.
     """
     if file.isatty():
         return file  # `peek` would make the user type Ctrl-D twice
-    head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]  # type: ignore[attr-defined]  # all files that are opened here have it
-    source: Any = file
+    head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]
+    source: ByteStream = file
     if observe is not None:
         source = _Observed(file, observe)
     kind = compression_of(head)
     if kind:
-        source = _Decompressed(kind, source)
-    return cast(BinaryIO, source)  # has all methods of a file that callers use
+        return _Decompressed(kind, source)
+    return source

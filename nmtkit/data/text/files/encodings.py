@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from nmtkit.core.errors import DataError
+from nmtkit.data.text.files.compression import ByteStream
 
 SAMPLE_BYTES = 1 << 16
 """Maximum number of bytes from which an encoding is guessed."""
 _SURE_LETTERS = 10
-"""A text with at least this many non-ASCII characters that is valid UTF-8 is certainly UTF-8: text in another encoding
-is not valid UTF-8 by chance."""
+"""Text that is valid UTF-8 and has at least this many non-ASCII characters is certainly UTF-8: text in a different
+encoding would not be valid UTF-8 by chance."""
 BAD_CHARACTER = "\udcff"
 """Replaces bytes that are not valid in their file's encoding. Encoded as UTF-8, it becomes the byte 0xFF, which is not
-valid either."""
+valid UTF-8."""
+BAD_BYTE = re.compile("[\udc80-\udcff]")
+"""Matches an undecodable byte in a decoded line: the error handler `surrogateescape` decodes it to a lone surrogate."""
 
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UTF32_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
@@ -65,11 +68,11 @@ TITLES = {
     "utf-16-be": "UTF-16",
     "utf-32": "UTF-32",
 }
-"""Names of encodings in messages by their names in Python."""
+"""Names that messages use for encodings, by Python's names."""
 
 
 def encoding_title(name: str) -> str:
-    """Returns the name that messages use for an encoding, from its name in Python."""
+    """Returns the name that messages use for an encoding with this Python name."""
     return TITLES.get(name, name)
 
 
@@ -86,12 +89,12 @@ codecs.register_error("nmtkit-mark", _mark_bad)
 
 
 class Recoded:
-    """Reads a stream in another encoding as UTF-8; undecodable bytes become the byte 0xFF.
+    """Converts a stream to UTF-8 while it is read; undecodable bytes become the byte 0xFF.
 
     Raises a DataError if the text is certainly UTF-8: each non-ASCII letter would become two or more wrong ones.
     """
 
-    def __init__(self, stream: BinaryIO, encoding: str, where: str) -> None:
+    def __init__(self, stream: ByteStream, encoding: str, where: str) -> None:
         self._stream = stream
         self._encoding = encoding
         self._where = where
@@ -101,9 +104,9 @@ class Recoded:
         self._ended = False
 
     def read1(self, size: int) -> bytes:
-        """Returns about `size` further bytes; no bytes only at the end of the stream."""
+        """Returns about `size` further bytes; an empty result means the end of the stream."""
         while not self._ended:
-            data = self._stream.read1(size)  # type: ignore[attr-defined]  # all streams that are opened here have it
+            data = self._stream.read1(size)
             self._ended = not data
             if self._may_be_utf8:
                 self._refuse_utf8(data)
@@ -131,8 +134,8 @@ class Recoded:
         letters = sum(letter > "\x7f" for letter in text)
         if letters >= _SURE_LETTERS:
             raise DataError(
-                f"{self._where}: this is UTF-8, not {encoding_title(self._encoding)}. Remove --encoding, or name the "
-                f"encoding of a single file with --encoding FILE={self._encoding}"
+                f"{self._where}: this is UTF-8, not {encoding_title(self._encoding)}. Remove --encoding, or specify "
+                f"the encoding of a single file with --encoding FILE={self._encoding}"
             )
 
 
@@ -144,7 +147,7 @@ class EncodingGuess:
     """A guess at the encoding of a text."""
 
     names: tuple[str, ...]
-    """Python's names of the encodings that fit, best first; () if none fits."""
+    """Python's names of the encodings that fit, the best one first; () if none fits."""
     certain: bool
     """Whether the text can be converted from the first encoding without asking the user."""
     evidence: str = ""
@@ -174,10 +177,10 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
     sample = data[:even_length]
     visible = sample.translate(None, b"\0\t\r\n")
     if visible.isascii() and visible.decode().isprintable() and len(visible) > len(sample) * 3 / 4:
-        return None  # ASCII text with a few stray zero bytes; in UTF-16 every second byte would be zero
+        return None  # ASCII text with a few stray zero bytes; in UTF-16, every second byte would be zero
     for name in ("utf-16-le", "utf-16-be"):
         if _is_utf16(sample, sample.decode(name, "replace")):
-            return EncodingGuess((name,), True, "the places of its zero bytes")
+            return EncodingGuess((name,), True, "the positions of its zero bytes")
     return None
 
 
@@ -193,7 +196,7 @@ def _is_utf16(data: bytes, text: str) -> bool:
     western = sum(letter <= "\xff" for letter in text)
     if western >= _MIN_WESTERN * len(text):
         return True
-    # In any text, most bytes equal to "\n" are line ends, and not halves of other characters.
+    # In any UTF-16 text, most bytes equal to "\n" belong to newlines, not to other characters.
     return 0 < data.count(b"\n") <= 2 * text.count("\n")
 
 
@@ -282,7 +285,7 @@ _LANGUAGES = {
     "big5hkscs": ("Chinese",),
     "cp949": ("Korean",),
 }
-"""Languages for which each encoding was made. The most common encodings come first."""
+"""Languages for which each encoding was designed. The most common encodings come first."""
 
 
 def _read_function_words() -> dict[str, list[str]]:
@@ -297,15 +300,15 @@ def _read_function_words() -> dict[str, list[str]]:
 FUNCTION_WORDS = _read_function_words()
 """The most frequent words of each language."""
 _NOT_IN_WORDS = -4.0
-"""Score of a character in a place where words do not have it."""
+"""Score of a character at an impossible position in a word, such as a capital letter after a small one."""
 _FOREIGN_LETTER = -3.0
-"""Score of a letter that the language does not have."""
+"""Score of a letter that the language does not use."""
 _FREQUENT_WORD = 2.0
 """Score of a frequent word of the language."""
 _MIN_SCORE = 6.0
 """Minimum score of a certain guess; about six letters reach it, or two letters and two frequent words."""
 _MARGIN = 6.0
-"""Minimum difference between the score of a certain guess and the score of any other decoding."""
+"""A guess is certain only if its score exceeds the score of every other decoding by at least this margin."""
 _PUNCTUATION = frozenset(
     "\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　"
 )
@@ -352,7 +355,7 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
     return EncodingGuess(
         names=tuple(candidate.name for candidate in likely[:3]),
         certain=certain,
-        evidence=f"so decoded, its letters and words are {best.language}: {frequent}",
+        evidence=f"decoded this way, its letters and words are {best.language}: {frequent}",
     )
 
 
@@ -436,7 +439,7 @@ def _far_eastern_score(text: str, language: str) -> float:
             score += 1.0 if is_common else _FOREIGN_LETTER
         elif not "\uff01" <= letter <= "\uff5e":
             score += _NOT_IN_WORDS
-    if language == "Japanese" and syllables < han / 10:  # Japanese text always has kana
+    if language == "Japanese" and syllables < han / 10:  # Japanese text always contains kana
         score -= han
     if language == "Chinese":  # unlike Korean, it has no spaces between words
         score += _NOT_IN_WORDS * len(_HAN_AND_SPACE.findall(text))
@@ -445,7 +448,7 @@ def _far_eastern_score(text: str, language: str) -> float:
 
 @cache
 def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
-    """Returns whether a letter's first byte is in the range that a national standard uses for frequent letters."""
+    """Returns whether a character's first byte is in the range that an encoding uses for frequent characters."""
     try:
         return first <= letter.encode(encoding)[0] <= last
     except UnicodeEncodeError:
@@ -463,14 +466,14 @@ class EncodingEvidence:
     sample: bytes = b""
     """The first lines that are not UTF-8."""
     wide: EncodingGuess | None = None
-    """Set if the file is UTF-16 or UTF-32; lines are not counted then."""
+    """Set if the file is UTF-16 or UTF-32; its lines are not counted in that case."""
 
-    def add(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
-        """Adds the lines of a `TextBlock`; `faulty` has the indices of lines that are not UTF-8."""
+    def add(self, lines: Sequence[str], faulty_rows: Sequence[int]) -> None:
+        """Adds lines of the file; `faulty_rows` are the indices of the lines that are not UTF-8."""
         beyond_ascii = sum(not line.isascii() for line in lines)
-        self.valid += beyond_ascii - len(faulty)
-        self.invalid += len(faulty)
-        for row in faulty:
+        self.valid += beyond_ascii - len(faulty_rows)
+        self.invalid += len(faulty_rows)
+        for row in faulty_rows:
             if len(self.sample) >= SAMPLE_BYTES:
                 break
             self.sample += lines[row].encode("utf-8", "surrogateescape") + b"\n"

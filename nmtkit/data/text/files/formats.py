@@ -1,6 +1,6 @@
 """Recognizes files that are not plain text with one sentence or text per line: documents, tables, markup.
 
-Each line of such a file could be read as text, and a model would translate tags and time codes without an error.
+Without this check, each line of such a file would be read as text, and a model would translate tags and time codes.
 """
 
 import csv
@@ -18,7 +18,7 @@ DETECTION_LINES = 64
 TABLE_ENDS = (".tsv", ".tab", ".csv")
 """File endings of tables."""
 _MIN_TABLE_ROWS = 4
-"""Minimum number of rows to recognize a table without such a file ending."""
+"""Minimum number of rows for recognizing a table that does not have such a file ending."""
 
 # ------------------------------------------------------------------------------------------------------- binary formats
 
@@ -27,13 +27,13 @@ _SAVE_AS_TEXT = "Save it as plain text in UTF-8 first."
 _BINARY = {
     b"%PDF-": ("a PDF file", "Extract its text first, for example with pdftotext."),
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
-        "a document of an old office program (.doc, .xls)",
+        "a document in an old office format (.doc, .xls)",
         _SAVE_AS_TEXT,
     ),
-    b"\x89PNG\r\n": ("a picture", "Name a text file."),
-    b"\xff\xd8\xff": ("a picture", "Name a text file."),
-    b"GIF8": ("a picture", "Name a text file."),
-    b"\x93NUMPY": ("an array of numpy", "In a recipe, name it with `features`."),
+    b"\x89PNG\r\n": ("an image", "Use a text file."),
+    b"\xff\xd8\xff": ("an image", "Use a text file."),
+    b"GIF8": ("an image", "Use a text file."),
+    b"\x93NUMPY": ("a NumPy array", "In a recipe, specify it with `features`."),
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", _UNPACK),
     b"Rar!\x1a\x07": ("a RAR archive", _UNPACK),
 }
@@ -95,7 +95,7 @@ _NO_MARKUP = "Extract the text first, without its tags."
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
     """Returns the format of a file from its first lines; None if they look like plain text.
 
-    `name` is the name of the file, from which short tables are recognized.
+    `name` is the name of the file; its ending identifies even a short table.
     """
     head = [line for line in lines[:DETECTION_LINES] if line.strip()]
     if not head:
@@ -109,12 +109,12 @@ def _json(lines: list[str]) -> FileFormat | None:
     beginning = first_lines.lstrip("\ufeff")
     if _JSON_LIST.match(beginning):
         return FileFormat(
-            "a JSON list", "Write an object on each line first: jq -c '.[]' FILE > FILE.jsonl."
+            "a JSON list", "Write one object per line first: jq -c '.[]' FILE > FILE.jsonl."
         )
     if lines[0].strip("\ufeff ") == "{" and _JSON_KEY.match(beginning):
         return FileFormat(
-            "JSON over several lines",
-            "Write an object on each line first: jq -c . FILE > FILE.jsonl.",
+            "JSON objects that span several lines",
+            "Write one object per line first: jq -c . FILE > FILE.jsonl.",
         )
     return None
 
@@ -134,7 +134,7 @@ def _marked_up(lines: list[str], name: str) -> FileFormat | None:
     lines_with_tag_first = sum(_HTML_TAG.match(line.lstrip()) is not None for line in lines)
     tags = sum(len(_HTML_TAG.findall(line)) for line in lines)
     if len(lines) > 2 and lines_with_tag_first > len(lines) / 2 and tags > len(lines):
-        return FileFormat("a part of an HTML page", _NO_MARKUP)
+        return FileFormat("part of an HTML page", _NO_MARKUP)
     return None
 
 
@@ -143,7 +143,7 @@ def _tmx_advice(lines: list[str], name: str) -> str:
     examples = list(dict.fromkeys(languages))[:2]
     if len(examples) < 2:
         examples = ["en", "fr"]
-    return f"Name its languages: {_column_names(name, examples)}."
+    return f"Specify its languages as {_column_names(name, examples)}."
 
 
 def _timed(lines: list[str]) -> FileFormat | None:
@@ -160,9 +160,7 @@ def _timed(lines: list[str]) -> FileFormat | None:
 def _table(lines: list[str], name: str) -> FileFormat | None:
     for before, line in pairwise(lines):
         if "|" in before and _TABLE_RULE.match(line):
-            return FileFormat(
-                "Markdown with a table", "Write the cells as lines first, without the bars."
-            )
+            return FileFormat("Markdown with a table", "Extract the text of its cells first.")
     plain_name = without_compression_end(name.lower())
     if len(lines) < _MIN_TABLE_ROWS and not plain_name.endswith(TABLE_ENDS):
         return None
@@ -179,7 +177,7 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
 
 
 def _table_format(rows: list[list[str]], separators: str, name: str) -> FileFormat:
-    """Describes a table; the advice names two text columns by number and, if the first row is a header, by name."""
+    """Describes a table; the advice refers to two text columns by number and, if the first row is a header, by name."""
     first_row = [cell.strip("\ufeff ") for cell in rows[0]]
     title = f"a table of {len(first_row)} columns separated by {separators}"
     numbers = []
@@ -193,11 +191,12 @@ def _table_format(rows: list[list[str]], separators: str, name: str) -> FileForm
         heads = [first_row[0]]
     by_number = _column_names(name, numbers[:2])
     if not _looks_like_heads(first_row):
-        return FileFormat(title, f"Name its columns: {by_number}.")
+        return FileFormat(title, f"Specify its columns as {by_number}.")
     title += f" ({shorten(', '.join(first_row))})"
     by_head = _column_names(name, heads[:2])
     return FileFormat(
-        title, f"Name its columns: {by_head}; or, if the first row is text already, {by_number}."
+        title,
+        f"Specify its columns as {by_head} or, if the first row is already text, {by_number}.",
     )
 
 
@@ -208,7 +207,7 @@ def _is_numeric(column: int, rows: list[list[str]]) -> bool:
 
 
 def _looks_like_heads(cells: list[str]) -> bool:
-    """Returns whether a first row looks like a header: its cells are short, distinct, no numbers and no sentences."""
+    """Returns whether a first row looks like a header: its cells are short and distinct, not numbers or sentences."""
     if len(set(cells)) < len(cells) or not all(cells):
         return False
     most_words = max(len(cell.split()) for cell in cells)
@@ -220,7 +219,7 @@ def _looks_like_heads(cells: list[str]) -> bool:
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
     """Returns the rows of a table; an empty list if the text is not a table.
 
-    If `strict` is set, a space after a delimiter or a number such as 1,000 counts as a sign of running text.
+    If `strict` is set, a space after a delimiter or a number such as 1,000 is taken as evidence of running text.
     """
     if strict:
         for line in lines:
@@ -237,7 +236,7 @@ def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]
 
 
 def delimiter_of(line: str) -> str:
-    """Returns the most frequent of comma, semicolon and tab in the first line of a CSV file, ignoring quoted text."""
+    """Returns the comma, semicolon or tab, whichever is most frequent in a line of a CSV file outside of quotes."""
     unquoted = re.sub(r'"[^"]*"', "", line)
     return max(",;\t", key=unquoted.count)
 

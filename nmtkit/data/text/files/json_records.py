@@ -1,4 +1,4 @@
-"""Fields of JSON lines, and detection of JSON lines where plain text is expected."""
+"""Reads fields of JSON lines, and detects JSON lines where plain text is expected."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,20 +10,20 @@ DETECTION_LINES = 64
 """Number of lines at the beginning of a text that are searched for JSON."""
 JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """File endings of JSON lines."""
-EXTRACT_HINT = (
-    "name one key of a file as FILE#KEY, or write its text out first, e.g. by `jq -r .KEY`"
-)
-JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
+EXTRACT_HINT = "use FILE#KEY to read one field of each line, or extract its text first, for example with `jq -r .KEY`"
+JSONL_HINT = f"in a recipe, use `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
 _MISSING = object()
 
 
 def parse_record(line: str, where: str) -> dict[str, Any]:
-    """Parses a line as a JSON object; DataError if it is something else. `where` names the line in messages."""
+    """Parses a line as a JSON object; raises a DataError if it is not one. `where` is the line's name in messages."""
     record = parse_json(line, where)
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
+        raise DataError(
+            f"{where}: expected a JSON object, but found a value of type {type(record).__name__}"
+        )
     return record
 
 
@@ -37,13 +37,14 @@ def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> A
         return record[name]
     value = _nested(record, name)
     if value is _MISSING:
-        names = shorten(", ".join(_field_names(record))) or "none"
-        raise DataError(f"{where}: no field {name!r}; it has {names}: {remedy}")
+        names = shorten(", ".join(_field_names(record)))
+        others = f", only {names}" if names else ""
+        raise DataError(f"{where}: there is no field {name!r}{others}; {remedy}")
     return value
 
 
 def _field_names(record: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all fields; nested fields in the form translation.en."""
+    """Returns the names of all fields, with nested fields in the form translation.en."""
     names = []
     for key, value in record.items():
         if isinstance(value, Mapping) and value:
@@ -54,7 +55,7 @@ def _field_names(record: Mapping[str, Any]) -> list[str]:
 
 
 def _nested(record: Mapping[str, Any], name: str) -> Any:
-    """Returns the value of a nested field: translation.en is the field `en` in the field `translation`."""
+    """Returns the value of a nested field: translation.en is the field `en` of the object `translation`."""
     value: Any = record
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -83,7 +84,7 @@ def is_list_of_strings(value: object) -> bool:
 def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
     """Returns the text of a field: a string, or a list of strings joined by `joint`.
 
-    If `joint` is a space, line ends become spaces, too.
+    If `joint` is a space, newlines within a string become spaces, too.
     """
     value = field_of(record, name, where=where, remedy=remedy)
     if is_list_of_strings(value):
@@ -98,7 +99,7 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
     """Raises a DataError for JSON lines where plain text is expected: a model would translate braces and keys.
 
-    A text counts as JSON lines if each nonempty line at its beginning is a JSON object with keys.
+    Text counts as JSON lines if each nonempty line at its beginning is a JSON object with keys.
     """
     keys: list[str] = []  # keys of the first object
     for line in lines[:DETECTION_LINES]:

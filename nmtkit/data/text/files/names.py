@@ -1,4 +1,4 @@
-"""Names of texts on the command line and in recipes: FILE#COLUMN, and the encoding of each file."""
+"""Names of text files on the command line and in recipes, such as FILE#COLUMN, and the encodings of these files."""
 
 import codecs
 import os
@@ -10,13 +10,13 @@ from nmtkit.core.errors import NmtkitError
 STDIN = "standard input"
 """Name of standard input in messages."""
 COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
-"""Usual file endings of compressed files."""
+"""Usual file name endings of compressed files."""
 JSON_COLUMN_ENDS = (".jsonl", ".json", ".ndjson")
 _PLAIN_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
 
 
 def without_compression_end(name: str) -> str:
-    """Removes endings of compressed files, such as .gz, from a file name."""
+    """Removes the endings of compressed files, such as .gz, from a file name."""
     for end in COMPRESSED_ENDS:
         name = name.removesuffix(end)
     return name
@@ -68,7 +68,7 @@ def is_utf8(name: str) -> bool:
 def parse_encodings(values: Iterable[str]) -> dict[str, str]:
     """Parses the values of `--encoding`: NAME, or FILE=NAME.
 
-    Returns encodings by absolute path; the key "" has the encoding of all other files.
+    Returns a mapping from absolute paths to encodings; the key "" gives the encoding of all other files.
     """
     encodings: dict[str, str] = {}
     for value in values:
@@ -81,13 +81,13 @@ def parse_encodings(values: Iterable[str]) -> dict[str, str]:
         if encodings.setdefault(key, require_encoding(name)) != name:
             text = file if separator else "all text"
             raise NmtkitError(
-                f"--encoding: both {encodings[key]} and {name} are named for {text}; give one of them"
+                f"--encoding: both {encodings[key]} and {name} are specified for {text}; use only one of them"
             )
     return encodings
 
 
 _given: dict[str, str] = {}
-"""Encodings that the current command's options name, as returned by `parse_encodings`."""
+"""Encodings that the current command's options specify, as returned by `parse_encodings`."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
 
 
 def given_encoding(path: str) -> str:
-    """Returns the encoding that the command's options name for a file; "" for UTF-8."""
+    """Returns the encoding that the command's options specify for a file or for `STDIN`; "" for UTF-8."""
     if not _given:
         return ""
     default = _given.get("", "")
@@ -115,5 +115,5 @@ def given_encoding(path: str) -> str:
 
 
 def has_given_encoding() -> bool:
-    """Returns whether the command's options name any encoding."""
+    """Returns whether the command's options specify any encoding."""
     return bool(_given)

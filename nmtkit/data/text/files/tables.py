@@ -1,8 +1,8 @@
-"""Reads one text from a file with several: a column of a table, a language of a TMX file, a field of JSON lines.
+"""Reads one column of a file: a column of a table, a language of a TMX file, or a field of JSON lines.
 
-Wherever a text file may be named, `FILE#COLUMN` names such a text: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
-data.jsonl#translation.en. Each column is read separately, in one pass and in constant memory. Text n of one column
-belongs to text n of another.
+Wherever a text file is expected, `FILE#COLUMN` refers to such a column: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
+data.jsonl#translation.en. Each column is read separately, in one pass and in constant memory. The nth text of a column
+belongs to the nth text of any other column.
 """
 
 import csv
@@ -19,21 +19,21 @@ from nmtkit.data.text.files.names import JSON_COLUMN_ENDS, without_compression_e
 
 _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
-"""Inline TMX elements whose content is not text but code of another program. The content of `hi` is text."""
+"""Inline TMX elements that contain formatting codes instead of text. In contrast, the content of `hi` is text."""
 _UNITS_TO_SEE = 1000
 """A language that is missing from this many units at the beginning of a TMX file is an error."""
 _MAX_CELL = 1 << 24  # characters
 
 
 _ENDS_WITHOUT_COLUMNS = (".srt", ".vtt", ".sub", ".html", ".htm", ".xml", ".xlf", ".xliff", ".md")
-"""Subtitles and markup, which a reader of tables would take for a table with a single column."""
+"""Endings of subtitles and markup files, which would otherwise be read as tables with a single column."""
 
 
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
     """Yields the texts in one column of a table, or in one field of JSON lines.
 
     A column is named by its header in the first row, or by its number, counted from 1, if the file has no header. If a
-    row has too few cells, its text is empty. Line ends in a cell become spaces.
+    row has too few cells, its text is empty. Newlines in a cell become spaces.
 
     Args:
         lines: lines of the file.
@@ -46,7 +46,7 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
     name = without_compression_end(file.lower())
     if name.endswith(_ENDS_WITHOUT_COLUMNS):
         raise DataError(
-            f"{file}#{column}: such a file has no columns. Extract its lines of text first"
+            f"{file}#{column}: files of this kind have no columns; extract the lines of text first"
         )
     if name.endswith(JSON_COLUMN_ENDS):
         return _json_fields(lines, file, column)
@@ -58,14 +58,14 @@ def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if number == 1 and line.lstrip("\ufeff ").startswith("["):
             raise DataError(
-                f"{file}: this is a JSON list. Write an object on each line first: jq -c '.[]' {file}"
+                f"{file}: this is a JSON list. Write one object per line first: jq -c '.[]' {file}"
             )
         if not line.strip():
             yield ""
             continue
         where = f"{file}, line {number}"
         record = parse_record(line, where)
-        yield text_of(record, field, where=where, remedy="name another as FILE#FIELD")
+        yield text_of(record, field, where=where, remedy="specify a different one as FILE#FIELD")
 
 
 def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
@@ -103,8 +103,8 @@ def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
     else:
         heads = shorten(", ".join(first))
         raise DataError(
-            f"{file}: no column {column!r} in its first row ({heads}); name one of these, or a number from 1 to "
-            f"{len(first)} if the file has no row of names"
+            f"{file}: there is no column {column!r} in its first row ({heads}); use one of these names or, if the file "
+            f"has no header, a number from 1 to {len(first)}"
         )
     for row in rows:
         text = row[index] if index < len(row) else ""
@@ -149,7 +149,7 @@ class _TmxReader:
             self._text = []
         elif name in _TMX_CODES:
             self._codes += 1
-            if name == "ph" and self._text is not None:  # it often stands for a line break
+            if name == "ph" and self._text is not None:  # it often represents a line break
                 self._text.append(" ")
 
     def _end(self, name: str) -> None:
@@ -186,25 +186,27 @@ class _TmxReader:
 
     def _refuse_entity(self, name: str, *_: Any) -> None:
         raise DataError(
-            f"{self.file}: it declares an entity ({name!r}), but declared entities are not read; replace it by its text"
+            f"{self.file}: it declares an entity ({name!r}), but declared entities are not supported; replace it with "
+            "its text"
         )
 
     def require_language(self) -> None:
-        """Raises a DataError if there were units, but none of them with a text in the language."""
+        """Raises a DataError if there were units, but none of them had a text in the language."""
         if self.units and not self.found:
             languages = ", ".join(self.languages) or "none"
             raise DataError(
-                f"{self.file}: no text in the language {self._language!r}; its languages are {languages}"
+                f"{self.file}: there is no text in the language {self._language!r}; the languages of this file are "
+                f"{languages}"
             )
 
 
 def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
     """Yields the texts in one language of a TMX file, one per translation unit; "" if a unit has none.
 
-    `encoding` is the encoding of the bytes; by default, the XML declaration names it.
+    `encoding` is the encoding of the bytes. By default, it is the encoding in the XML declaration.
 
     Raises:
-        DataError: the file is not valid XML, or has no text in the language.
+        DataError: the file is not valid XML, or contains no text in the language.
     """
     reader = _TmxReader(file, language, encoding)
     while True:

@@ -1,0 +1,1 @@
+"""Requests: source lines with constraints on their translations, such as a prefix, required terms or a glossary."""
