@@ -1,4 +1,4 @@
-"""The command line: commands of one subject in one file, loaded only when one of them runs."""
+"""The command line. Each file has the commands of one subject, and is loaded only when one of them runs."""
 
 import difflib
 import gc
@@ -23,9 +23,9 @@ from nmtkit.core.version import __version__
 SECTIONS = {
     "Data": {
         "fetch": "Download a public corpus by name: filtered, split and ready for training.",
-        "check": "Find faults in a corpus before training; --fix cleans it.",
+        "check": "Find problems in a corpus before training; --fix cleans it.",
         "linearize": "Convert Penn Treebank trees to sentences and linear trees, to train a parser.",
-        "preprocess": "Read and check a recipe's text, learn its tokenizer, and write arrays for training.",
+        "preprocess": "Read and check a recipe's text, train its tokenizer, and write arrays for training.",
     },
     "Training": {
         "train": "Train a model from a recipe or on two text files; --resume continues a run.",
@@ -39,18 +39,18 @@ SECTIONS = {
         "summarize": "Summarize files or standard input, one article per line.",
         "parse": "Parse sentences into constituency trees, and draw them.",
         "backtranslate": "Create parallel training text by translating monolingual text.",
-        "rerank": "Translate, and rerank the N best with a reverse model and a language model.",
+        "rerank": "Translate, and rerank the N best outputs with a reverse model and a language model.",
         "rescore": "Print a model's log-probabilities for existing translations.",
         "align": "Align the words of existing translations using a model's attention.",
         "tokenize": "Split text into tokens with a run's tokenizer.",
         "detokenize": "Join tokens into text with a run's tokenizer.",
     },
     "Evaluation": {
-        "evaluate": "Translate, summarize or classify a test set with a run, and score it.",
+        "evaluate": "Translate, summarize or classify a test set with a run, and score the output.",
         "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
         "score-summaries": "Score summaries: ROUGE, novel and copied words, repetitions, length.",
         "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
-        "perplexity": "Measure how well a language model predicts a text, per token and per word.",
+        "perplexity": "Measure how well a language model predicts text, per token and per word.",
         "compare": "Train several recipes and compare BLEU, alignments, speed and size.",
         "bench": "Measure the speed of decoding and training.",
     },
@@ -60,16 +60,16 @@ SECTIONS = {
         "plot-training": "Draw the loss, perplexity, validation score and learning rate of runs.",
     },
     "Exchange with other toolkits": {
-        "import": "Convert a model of another toolkit to a run.",
+        "import": "Convert a model of another toolkit into a run.",
         "export": "Convert a run for Hugging Face or CTranslate2, or to safetensors, with a model card.",
     },
     "Help": {
         "recipe": "List, show, check and explain recipes.",
         "guide": "Read the guide: first steps, how-tos, all options and recipe keys.",
-        "doctor": "Show versions, devices, and which device is used and why.",
+        "doctor": "Show versions and devices, and explain which device is used.",
     },
 }
-"""Commands by purpose, with the line of `nmtkit --help`."""
+"""Commands by purpose, with their lines in `nmtkit --help`."""
 MODULES = {
     "corpora.check": ["check"],
     "corpora.fetch": ["fetch"],
@@ -93,16 +93,16 @@ MODULES = {
     "training.watch": ["watch"],
     "training.weights": ["average", "import", "export"],
 }
-"""The modules of `nmtkit.cli.commands` and their commands: `score-alignments` is `score_alignments_command` there."""
+"""Modules of `nmtkit.cli.commands`, and the commands in them (`score-alignments` is `score_alignments_command`)."""
 ZOO_MODULES = {"nmtkit.zoo.parsing.commands": ["parse", "linearize"]}
-"""The same for commands in `nmtkit.zoo`, by the full names of their modules."""
+"""The same for commands in `nmtkit.zoo`; these modules have their full names."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
 TASKS_OF_COMMANDS = ("translation", "summarization", "parsing")
-"""Tasks whose command is one of these."""
+"""Tasks whose commands are listed in `COMMANDS`."""
 ALIASES = {"visualize-alignment": "plot-attention"}
-"""Other names of commands."""
+"""Alternative names of commands."""
 ALLOCATIONS_PER_COLLECTION = 50_000
-"""New objects after which Python collects garbage; its default of 700 takes a fifth of the time of a start."""
+"""Number of new objects after which Python collects garbage; the default, 700, would take a fifth of startup time."""
 
 
 class LazyGroup(click.Group):
@@ -145,7 +145,7 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = [*ALIASES, *self.list_commands(ctx)]
             near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.7)
-            hint = f"; if your own file registers its task, add `{OPTION} FILE.py`"
+            hint = f"; if your own file registers the task of this command, add `{OPTION} FILE.py`"
             if near:
                 hint = f": did you mean {near[0]!r}?"
             raise click.UsageError(f"no such command {shorten(repr(args[0]))}{hint}", ctx)
@@ -164,7 +164,7 @@ class LazyGroup(click.Group):
 
 
 def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
-    """Executes the files that the arguments name, before or after the command; returns the other arguments."""
+    """Executes the user's files named before or after the command; returns the other arguments."""
     paths: list[str] = []
     rest: list[str] = []
     words = iter(args)
@@ -173,7 +173,7 @@ def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
             rest += [word, *words]
         elif word == OPTION:
             path = next(words, None)
-            if path is None:  # click says so
+            if path is None:  # click reports the missing value
                 return [OPTION]
             paths.append(path)
         elif word.startswith(f"{OPTION}="):
@@ -187,7 +187,7 @@ def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
 
 
 def _load_copy_of_run(args: Sequence[str]) -> None:
-    """Executes the user's file that the run of a command keeps, if the arguments name the run."""
+    """Executes the copy of the user's file in the run that the arguments name, if there is one."""
     names = [word.partition("=")[2] for word in args if word.startswith("--model=")]
     names += [value for word, value in pairwise(args) if word in ("-m", "--model")]
     for name in names or [os.environ.get("NMTKIT_MODEL", "")]:
@@ -197,14 +197,15 @@ def _load_copy_of_run(args: Sequence[str]) -> None:
 
 
 def _further_tasks() -> dict[str, Any]:
-    """The tasks whose command is not listed above, by its name: `nmtkit.cli.inference.tasks` makes it."""
+    """Returns tasks by the names of their commands, for commands that `nmtkit.cli.commands.inference.tasks` creates."""
     from nmtkit.config.tasks.task import TASKS
 
     tasks = [TASKS.get(name) for name in TASKS if name not in TASKS_OF_COMMANDS]
     further = {task.command: task for task in tasks if task.command}
     for command in further.keys() & {*COMMANDS, *ALIASES}:
         raise NmtkitError(
-            f"task {further[command].name}: the command `nmtkit {command}` already exists; choose another name"
+            f"task {further[command].name}: the command `nmtkit {command}` already exists; give the task's command a "
+            "different name"
         )
     return further
 
@@ -218,59 +219,59 @@ def _further_tasks() -> dict[str, Any]:
     OPTION,
     metavar="FILE",
     expose_value=False,
-    help="Your own Python file that registers models, losses, tasks or similar (see `nmtkit guide extending`). It may "
-    "also follow the command. A run trained with it keeps a copy.",
+    help="Your own Python file that registers models, losses, tasks or similar (see `nmtkit guide extending`). The "
+    "option may also follow the command. A run trained with the file keeps a copy of it.",
 )
 def cli() -> None:
     """Neural machine translation and summarization in PyTorch.
 
     \b
-    A first try:
+    Getting started:
       nmtkit train demo
       echo "The old woman does not see the red car." | nmtkit translate
 
     \b
-    Your own parallel text, in two files whose lines translate each other:
+    With your own parallel text, in two files whose lines are translations of each other:
       nmtkit check train.en train.de
       nmtkit train --source train.en --target train.de
 
     \b
-    No text yet:
+    Without text of your own:
       nmtkit fetch --list
 
     \b
-    Completion of commands, options, recipes, runs, corpora and keys, in bash (zsh: zsh_source) or fish:
+    Shell completion of commands, options, recipes, runs, corpora and keys, in bash (zsh: zsh_source) or fish:
       eval "$(_NMTKIT_COMPLETE=bash_source nmtkit)"
       _NMTKIT_COMPLETE=fish_source nmtkit | source
     """
 
 
 _NO_ARGUMENTS_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What newer versions of click raise where no command is named; older ones show the help by themselves."""
+"""Exception that newer versions of click raise if no command is given; older versions show the help by themselves."""
 
 
 def main() -> None:
-    """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
+    """Runs the command line. A user's mistake results in one message on stderr and exit code 2."""
     gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
-    try:  # from the first line on: Ctrl-C may come at once
+    try:  # covers every line, because Ctrl-C may come at any time
         streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
             importlib.import_module("nmtkit.cli.completing")
-        with suppress(ValueError):  # in another thread than the first
+        with suppress(ValueError):  # raised outside of the main thread
             signal.signal(
                 signal.SIGTERM, signal.default_int_handler
-            )  # what was begun is cleared away, as after Ctrl-C
+            )  # cleans up partial results, as after Ctrl-C
             sys.unraisablehook = _repeat_interrupt
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
-    except _NO_ARGUMENTS_ERROR as fault:  # no mistake: the commands are listed
+    except _NO_ARGUMENTS_ERROR as fault:  # not an error; the message lists the commands
         click.echo(fault.format_message())
         code = 0
     except NmtkitError as fault:
         click.echo(f"nmtkit: error: {fault}", err=True)
         code = fault.exit_code
-    except click.ClickException as fault:  # in the same words as every other mistake
+    except click.ClickException as fault:  # printed in the form of all other errors
         context = fault.ctx if isinstance(fault, click.UsageError) else None
         remedy = f" (see `{context.command_path} --help`)" if context else ""
         lacks_option = (
@@ -282,9 +283,9 @@ def main() -> None:
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = _report_interrupt()
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the program that reads our output has ended
         code = 1
-    except OSError as fault:  # a full disk, mostly
+    except OSError as fault:  # usually because the disk is full
         where = "a file" if fault.filename is None else os.fsdecode(fault.filename)
         click.echo(
             f"nmtkit: error: {where}: cannot be read or written: {fault.strerror or fault}",
@@ -294,7 +295,7 @@ def main() -> None:
     except Exception as fault:
         code = _report_error(fault)
     streams.flush_results()
-    gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
+    gc.freeze()  # skips the garbage collection at exit, which would visit every live object
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -303,11 +304,11 @@ _TEXT_FILES = {
     "evaluate": "--source FILE --ref FILE",
     **dict.fromkeys(("score", "score-summaries", "score-alignments"), "FILE --ref FILE"),
 }
-"""How commands of two files name them."""
+"""How the commands that take two files expect them."""
 
 
 def _repeat_interrupt(fault: Any) -> None:
-    """Python drops a Ctrl-C that comes while an object is freed: it comes again a moment later."""
+    """Repeats a Ctrl-C a moment later if it came while an object was freed, in which case Python drops it."""
     if issubclass(fault.exc_type, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.01)
@@ -325,9 +326,9 @@ def _report_error(fault: Exception) -> int:
     text = str(fault)
     if (
         KeyboardInterrupt.__name__ in text
-    ):  # a library that it came in the middle of made this of it
+    ):  # a library that Ctrl-C interrupted has wrapped it in this error
         return _report_interrupt()
-    # That the machine's memory was exhausted torch reports only in its message.
+    # torch has no exception class for exhausted CPU memory, only a message.
     in_torch = isinstance(fault, RuntimeError) and (
         "out of memory" in text or "can't allocate memory" in text
     )
@@ -336,8 +337,8 @@ def _report_error(fault: Exception) -> int:
     first = text.splitlines()[0] if text else "MemoryError"
     click.echo(
         f"nmtkit: error: out of memory: {first}\nUse smaller batches (batch.batch_tokens in a recipe, with "
-        "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
-        "device. An interrupted training continues with --resume, even with different batches: `--resume --set "
+        "training.accumulate for updates of the same size; --batch-tokens in other commands), a smaller model, or a "
+        "different device. An interrupted run can be resumed with different batches: `--resume --set "
         "batch.batch_tokens=N --set training.accumulate=M`.",
         err=True,
     )
@@ -348,7 +349,7 @@ def _refuse_broken_arguments() -> None:
     for number, argument in enumerate(sys.argv[1:], start=1):
         if any(
             "\udc80" <= letter <= "\udcff" for letter in argument
-        ):  # how Python keeps bytes that are not UTF-8
+        ):  # surrogates, with which Python represents bytes that are not UTF-8
             raise NmtkitError(
                 f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file"
             )

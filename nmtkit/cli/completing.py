@@ -1,6 +1,6 @@
 """Shell completion of recipes, runs, corpora and recipe keys; click completes commands and options.
 
-Modules are imported when they are needed: every command has options that name these functions.
+Modules are imported only when they are needed, because every command has options that refer to these functions.
 """
 
 import importlib
@@ -14,7 +14,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Completer:
-    """Completes names; where none fits, `otherwise` says what the shell completes instead: "file" or "dir"."""
+    """Returns a completer for names; if no name matches, the shell completes `otherwise`: "file" or "dir"."""
 
     def complete(
         ctx: click.Context, parameter: click.Parameter, incomplete: str
@@ -57,7 +57,7 @@ search_assignments = completer(
 
 @add_completion_class
 class _Bash(BashComplete):
-    """Bash is to add no space after `KEY=`."""
+    """Completion for bash that adds no space after `KEY=`."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)",

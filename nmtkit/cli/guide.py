@@ -1,4 +1,4 @@
-"""`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is made from the code."""
+"""`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is generated from the code."""
 
 import importlib
 import re
@@ -37,32 +37,32 @@ PAGES += [
     "public-models",
 ]
 PAGES += ["python", "extending"]
-"""The pages that are files, in the order of a reader's first days."""
+"""The pages that are files, in the order in which a newcomer needs them."""
 REFERENCE = "reference"
-"""The page that is made from the code, so that it is never out of date."""
+"""The page that is generated from the code, so that it is never out of date."""
 TOPICS = (*PAGES, REFERENCE)
 
 _BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
 _RECIPE_NAME = re.compile(r"`([\w-]+\.yaml)`")
 _CORPUS = re.compile(r"\bdata/(demo-[a-z]+(?:-[a-z]+)*)")
-"""A corpus that comes with nmtkit, as pages and recipes name it."""
+"""Matches the path of a bundled corpus in pages and recipes."""
 _LINK = re.compile(r"\[([^]]+)\]\(([a-z-]+)\.md(?:#[a-z-]+)?\)")
 
 
 def page(topic: str) -> str:
-    """A page as Markdown."""
+    """Returns a page as Markdown."""
     if topic == REFERENCE:
         return reference()
     if topic not in PAGES:
-        raise NmtkitError(f"no topic {topic!r} in the guide: {suggest_names(topic, TOPICS)}")
+        raise NmtkitError(f"the guide has no topic {topic!r}; {suggest_names(topic, TOPICS)}")
     return bundled_path("guide", f"{topic}.md").read_text(encoding="utf-8")
 
 
 def reference() -> str:
-    """All commands with their options, and all keys of a recipe with their choices, as Markdown."""
+    """Returns all commands with their options, and all recipe keys with their choices, as Markdown."""
     head = [
         "# Reference",
-        "nmtkit makes this page from its own code: commands first, then the keys of a recipe.",
+        "nmtkit generates this page from its own code: first the commands, then the keys of a recipe.",
         "`nmtkit COMMAND --help` has examples; `nmtkit recipe explain KEY` shows a key and its value in one recipe.",
     ]
     commands = _commands(click.Context(cli, info_name="nmtkit"))
@@ -70,7 +70,7 @@ def reference() -> str:
 
 
 def _commands(context: click.Context) -> Iterator[str]:
-    """A section for each command below one, in the order of `--help`."""
+    """Yields a section for each subcommand, in the order of `--help`."""
     group = context.command
     assert isinstance(group, click.Group)
     for name in group.list_commands(context):
@@ -89,8 +89,8 @@ def _commands(context: click.Context) -> Iterator[str]:
 
 
 def _keys() -> Iterator[str]:
-    """A section for each group of a recipe, with a line for each key and each of its choices."""
-    # loads every model, which the other pages do without
+    """Yields a section for each group of a recipe, with a line for each key and each of its choices."""
+    # imported late, because this loads every model, which other pages do not need
     config = importlib.import_module("nmtkit.config")
     by_group: dict[str, list[str]] = {}
     for key in config.all_keys():
@@ -112,10 +112,10 @@ def _keys() -> Iterator[str]:
 
 
 def recipes_of(text: str) -> dict[str, str]:
-    """The recipes of a page by the names of their files.
+    """Returns the recipes of a page by their file names.
 
-    The name is the last `NAME.yaml` of the text between a recipe and the block before it. A block without a name is a
-    fragment, which is not saved.
+    The file name of a recipe is the last `NAME.yaml` in the text between it and the code block before it. A block
+    without a name is a fragment, and is not saved.
     """
     recipes = {}
     end_of_last = 0
@@ -128,10 +128,10 @@ def recipes_of(text: str) -> dict[str, str]:
 
 
 def save_files(topic: str, folder: Path) -> list[str]:
-    """Saves the recipes of a page, and the bundled corpora that it names, in a folder; returns what it saved.
+    """Saves the recipes of a page, and the bundled corpora that it mentions, in a folder; returns their paths.
 
-    Files that are the same already stay. NmtkitError, before anything is written, if another file has the name of a
-    recipe.
+    Raises:
+        NmtkitError: a file has the name of a recipe but different content; nothing has been written.
     """
     text = page(topic)
     recipes = recipes_of(text)
@@ -141,7 +141,7 @@ def save_files(topic: str, folder: Path) -> list[str]:
         path = folder / name
         if path.exists() and path.read_bytes() != content.encode():
             raise NmtkitError(
-                f"{path} already exists and differs from the recipe of the page; choose another folder"
+                f"{path} already exists and differs from the page's recipe; choose another folder"
             )
     corpora = sorted(set(_CORPUS.findall(text)))
     with write_errors(folder):
@@ -165,7 +165,7 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
     """Carries out `nmtkit guide`."""
     if folder is not None:
         if topic is None:
-            raise click.UsageError("--save needs a TOPIC: name the page whose recipes to save")
+            raise click.UsageError("--save needs a TOPIC; give the page whose recipes to save")
         for name in save_files(topic, folder):
             note(f"wrote {folder / name}")
     elif topic is None:
@@ -175,13 +175,13 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
             (REFERENCE, "All commands and their options, all recipe keys"),
         ]
         terminal.table("", ["topic", "what it is about"], rows)
-        terminal.say("\nread one: nmtkit guide TOPIC")
+        terminal.say("\nto read a page: nmtkit guide TOPIC")
     elif sys.stdout.isatty():
         text = rendered_page(_LINK.sub(r"\1 (`nmtkit guide \2`)", page(topic)))
         if text.count("\n") < shutil.get_terminal_size().lines:
             click.echo(text, nl=False, color=True)
         else:
-            # with colours, if the pager shows them: click asks less for it
+            # keeps colours if the pager supports them, for which click sets the options of less
             click.echo_via_pager(text)
     else:
         click.echo(page(topic), nl=False)

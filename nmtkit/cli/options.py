@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are spelled and explained alike; loaded without torch."""
+"""Options that several commands share, with the same spelling and help. This file does not import torch."""
 
 import math
 import os
@@ -27,7 +27,7 @@ QUIET = "nmtkit.quiet"
 
 @dataclass(eq=False)
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
-    """A number from `least` to `most`; with `above`, `least` itself is refused."""
+    """A number from `least` to `most`; if `above` is set, it must be greater than `least`."""
 
     least: float
     most: float = math.inf
@@ -36,7 +36,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
 
     @property
     def name(self) -> str:  # type: ignore[override]  # a plain attribute in click
-        """What `--help` calls it."""
+        """Name of the type in `--help`."""
         return "integer" if self.whole else "float"
 
     @override
@@ -47,7 +47,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         most = min(self.most, MAX_INT if self.whole else sys.float_info.max)
         if not self.least <= number <= most or (
             self.above and number == self.least
-        ):  # so NaN is refused
+        ):  # this form of the condition also rejects NaN
             form = "," if self.whole else "g"
             bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {most:{form}}"
             self.fail(f"{value} is not in the range {bounds}", param, ctx)
@@ -55,7 +55,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Several decorators as one, the outermost first: `--help` lists their options in this order."""
+    """Combines decorators into one. The outermost comes first, and `--help` lists their options in this order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -66,7 +66,10 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def pass_as(name: str, make: Callable[[dict[str, Any]], Any]) -> Decorator:
-    """Passes what `make` makes of some options as one object, called `name`; `make` takes them out of all values."""
+    """Passes some options to a command as one object, called `name`.
+
+    `make` removes these options from the dictionary of all values, and returns the object.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -88,43 +91,43 @@ def collect(kind: type[Any], name: str) -> Decorator:
 
 
 def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[Any, ...]) -> Any:
-    """Callback of an option that names one thing: refuses several, of which click would take the last."""
+    """Rejects repeated values of an option that takes one; click would use the last. The callback of such an option."""
     if len(given) > 1:
         raise click.BadParameter(
-            f"{' and '.join(map(str, given))}: only one is allowed here; leave the others out"
+            f"only one value is allowed here, not {' and '.join(map(str, given))}; remove the others"
         )
     return given[0] if given else None
 
 
 def _one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
     if "," in given:
-        raise click.BadParameter(f"{given}: this command uses a single device; name one")
+        raise click.BadParameter(f"this command uses a single device, not {given}; give only one")
     return given
 
 
 def _input_files(
     ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]
 ) -> tuple[Path, ...]:
-    """Checks all files before the first is read, so that none is missed after hours of others."""
+    """Checks all files before the first is read, so that a missing file is not reported hours later."""
     if not given or given == (Path("-"),):
         return ()
-    from nmtkit.data.text.files.names import text_path  # help and completion do without it
+    from nmtkit.data.text.files.names import text_path  # not needed for help and completion
 
     for path in given:
         if path == Path("-"):
             raise click.BadParameter(
-                "standard input (-) cannot be combined with files; save it to a file and name that"
+                "standard input (-) cannot be combined with files; save it to a file, and pass that file"
             )
         file = text_path(str(path))
         if os.path.isdir(file):
             raise DataError(
-                f"{path}: this is a folder; name the files in it, such as {path / '*.txt'}"
+                f"{path}: this is a folder; pass the files in it instead, for example {path / '*.txt'}"
             )
-        if not os.path.exists(file):  # nor where a text is longer than any file's name
+        if not os.path.exists(file):  # also False if a text is too long for a file name
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
             remedy = (
-                f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"
+                f"; to pass text, use standard input: echo {shlex.quote(name)} | {ctx.command_path}"
             )
             raise DataError(f"{name}: there is no such file{remedy if is_text else ''}")
     return given
@@ -138,7 +141,7 @@ def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[
 
 
 def spread_files(args: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The arguments of a command with `--valid A B` as `--valid A --valid B`: click has no option of several values."""
+    """Replaces `--valid A B` with `--valid A --valid B`, because click's options have a fixed number of values."""
     spread: list[str] = []
     option = ""
     for arg in args:
@@ -151,14 +154,14 @@ def spread_files(args: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
-    """The overrides of a recipe, with what `training_threads` sets."""
+    """Returns the overrides of a recipe, with the value of the option `training_threads`."""
     return (*overrides, f"training.threads={threads}") if threads else overrides
 
 
 files: Decorator = click.argument(
     "files", metavar="[FILE]...", nargs=-1, type=FILE, callback=_input_files
 )
-"""The files to read; none for standard input."""
+"""The files to read; standard input is read if there are none."""
 recipe: Decorator = click.argument("name", metavar="RECIPE", shell_complete=completing.recipes)
 quiet: Decorator = click.option(
     "-q",
@@ -178,7 +181,10 @@ output: Decorator = click.option(
     help="Write results to FILE, compressed if FILE is *.gz.",
 )
 output_dir: Decorator = click.option(
-    "--output-dir", type=FILE, metavar="DIR", help="Write one output per FILE, named after it."
+    "--output-dir",
+    type=FILE,
+    metavar="DIR",
+    help="Write each FILE's output to DIR, under its name.",
 )
 outputs: Decorator = together(output, output_dir)
 ENCODING_FORM = "[FILE=]NAME"
@@ -188,15 +194,13 @@ encoding: Decorator = click.option(
     metavar=ENCODING_FORM,
     expose_value=False,
     callback=_set_encodings,
-    help="Encoding of the text. Default: utf-8.",
+    help="Encoding of the text, or of FILE. Default: utf-8.",
 )
 run_option = partial(
     click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs
 )
-"""An option for a run; another callback takes several."""
-_MODEL = (
-    "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
-)
+"""Creates an option for one run; a different callback allows several."""
+_MODEL = "Folder of a run, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
 model: Decorator = run_option("-m", "--model", help=_MODEL.format(""))
 models: Decorator = run_option(
     "-m",
@@ -209,23 +213,23 @@ device: Decorator = click.option(
     default="auto",
     metavar="NAME",
     callback=_one_device,
-    help="auto (CUDA if available), cpu, cuda, cuda:1, mps.",
+    help="Device: auto (CUDA if available), cpu, cuda, cuda:1 or mps.",
 )
 devices: Decorator = click.option(
     "--device",
     default="auto",
     metavar="NAMES",
-    help="auto, cpu, cuda, cuda:1, mps; or several: cuda:0,cuda:1.",
+    help="Device: auto (CUDA if available), cpu, cuda, cuda:1 or mps; or several, such as cuda:0,cuda:1.",
 )
 threads: Decorator = click.option(
     "--threads",
     type=Number(1, MAX_THREADS),
-    help="CPU threads. Default: $OMP_NUM_THREADS, else one per core.",
+    help="Number of CPU threads. Default: $OMP_NUM_THREADS, else one per core.",
 )
 training_threads: Decorator = click.option(
     "--threads",
     type=Number(1, MAX_THREADS),
-    help="CPU threads. Default: training.threads (auto: measured).",
+    help="Number of CPU threads. Default: training.threads, where `auto` means the fastest number.",
 )
 overrides: Decorator = click.option(
     "--set",
@@ -240,12 +244,12 @@ run_folder: Decorator = click.option(
     "run_path",
     metavar="DIR",
     shell_complete=completing.runs,
-    help="Run folder. Default: runs/NAME of the recipe.",
+    help="Folder of the run. Default: runs/ plus the name of the recipe.",
 )
 
 
 def as_json(meaning: str) -> Decorator:
-    """The flag `--json`."""
+    """Returns the flag `--json`, whose help is `meaning`."""
     return click.option("--json", "as_json", is_flag=True, help=meaning)
 
 
@@ -260,13 +264,15 @@ table_format: Decorator = click.option(
 
 
 def chosen_format(table_format: str | None, as_json: bool) -> str:
-    """The format that `--format`, or `--json` for short, asks for."""
+    """Returns the format that `--format`, or `--json` for short, requests."""
     if as_json and table_format not in (None, "json"):
-        raise click.UsageError(f"--json conflicts with --format {table_format}: use one of them")
+        raise click.UsageError(f"--json conflicts with --format {table_format}; use one of them")
     return "json" if as_json else table_format or "text"
 
 
 def picture_file(*names: str, meaning: str, several: bool = False) -> Decorator:
-    """An option for the file of a picture, or `several`, whose suffix is its format."""
-    text = f"{meaning}: FILE.png, .svg, .pdf or .html." + (" May be repeated." if several else "")
+    """Returns an option for the file of a figure, or with `several` for more than one; suffixes select the formats."""
+    text = f"{meaning}; FILE ends in .png, .svg, .pdf or .html." + (
+        " May be repeated." if several else ""
+    )
     return click.option(*names, type=NEW_FILE, metavar="FILE", multiple=several, help=text)

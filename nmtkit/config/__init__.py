@@ -1,7 +1,8 @@
-"""A recipe: every choice of one experiment in one file. It only chooses; it holds no logic.
+"""Recipes: a recipe contains all settings of one experiment in one file, and no logic.
 
-A recipe may `extends:` one other file and say only what differs; `--set KEY=VALUE` goes through the same parser.
-Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
+With `extends:`, a recipe inherits from one other file and contains only what differs; `--set KEY=VALUE` uses the same
+parser. Training in stages is a list of partial recipes. Each is merged into the complete recipe, and the result is
+checked.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nmtkit.config.loading import run_name as run_name
     from nmtkit.config.schema import Recipe as Recipe
 
-# `--help` and completion read the tasks in this package, and do without what a recipe needs.
+# Names are imported on first use, because `--help` and completion read only the tasks in this package.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -30,16 +30,16 @@ class Stage(Settings):
     """One stage of training, which changes settings of the recipe. Its updates, epochs and minutes start at zero.
 
     A stage starts from the best weights of the previous stage, and has its own data order. Parts that are new in the
-    model are initialized as in a new model. The optimizer keeps its state of each weight if its kind stays the same.
-    Minutes that are set in the recipe, and not in a stage, limit all stages together.
+    model are initialized as in a new model. The optimizer keeps its state if its kind stays the same. A time limit in
+    the recipe, rather than in a stage, applies to all stages together.
     """
 
     name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
     """Name of the stage: letters, digits, - and _."""
     task: str | None = None
-    """Another task, such as language-modelling for pretraining; the last stage has the task of the recipe."""
+    """A different task, such as language-modelling for pretraining; the last stage has the task of the recipe."""
     data: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `data` that change; train and valid are replaced as a whole. Another text is stored separately."""
+    """Settings of `data` that change; train and valid are replaced as a whole. Different text is stored separately."""
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model that change; `kind` and all sizes stay the same."""
     batch: dict[str, Any] = Field(default_factory=dict)
@@ -49,28 +49,28 @@ class Stage(Settings):
     search: dict[str, Any] = Field(default_factory=dict)
     """Settings of `search` that change."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `evaluation` that change; the test uses those of the recipe."""
+    """Settings of `evaluation` that change; the test after training uses those of the recipe."""
 
     def changes(self) -> dict[str, Any]:
-        """The changed settings by group."""
+        """Returns the changed settings by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
     def with_storage_settings(self, whole: Any) -> "Stage":
-        """Adds the storage settings of the stage's recipe, `whole`, so that another recipe can be merged in."""
+        """Adds the storage settings of the stage's complete recipe, `whole`, so that it can be merged into another."""
         limits = whole.data.model_dump(include={"max_length", "max_tgt_length"})
         own = {"data": {**self.data, **limits}, "model": whole.model.model_dump(exclude={"kind"})}
         return self.model_copy(update=own)
 
     def changed_keys(self) -> Iterator[tuple[str, Any]]:
-        """The dotted keys that the stage changes, with their values."""
+        """Yields the dotted keys that the stage changes, with their values."""
         return _dotted_keys(self.changes())
 
 
 def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a recipe without the settings that a stage replaces as a whole.
 
-    A stage replaces files if it has its own, metrics and test set if it has another task, and the metric that chooses
-    the best checkpoint if it names another one or does not measure it.
+    A stage replaces files if it has its own, the metrics and the test set if it has a different task, and the metric
+    that selects the best checkpoint if it sets a different one or does not measure it.
     """
     gone = {"train", "valid"} & {*stage.get("data", ())}
     if stage.get("task"):
@@ -91,7 +91,7 @@ def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dic
 
 
 def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> bool:
-    """Whether validation measures a metric in a stage of a recipe; True if the settings are not valid."""
+    """Returns whether a stage of a recipe measures a validation metric; True if the settings are invalid."""
     task = stage.get("task") or recipe.get("task", TRANSLATION.name)
     evaluation: dict[str, Any] = {}
     for settings in (recipe.get("evaluation"), stage.get("evaluation")):
@@ -104,7 +104,7 @@ def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any
 
 
 def _named_metrics(evaluation: Any) -> list[str] | None:
-    """The metrics that `evaluation` names, empty if it names none; None if the settings are not valid."""
+    """Returns the metrics in `evaluation`, if any, or None if the settings are invalid."""
     if not isinstance(evaluation, Mapping):
         return None
     try:
@@ -114,9 +114,9 @@ def _named_metrics(evaluation: Any) -> list[str] | None:
 
 
 def with_best_metric(given: Any) -> Any:
-    """The values of a recipe, with the metric that chooses the best checkpoint.
+    """Returns the values of a recipe, including the metric that selects the best checkpoint.
 
-    If the recipe names none, it is the metric of the task. Invalid values are left for the check of the group.
+    By default, it is the metric of the task. Invalid values stay as they are; the check of their group reports them.
     """
     if not isinstance(given, dict):
         return given
@@ -149,8 +149,8 @@ class EvaluationConfig(Settings):
     beam_size: Beam = Field(default=1, ge=1)
     """Beam size for validation; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
-    """Translate only the first validation sentences, this many, or this many per direction if there are `directions`.
-    Default: all. The loss is always computed on all sentences."""
+    """Maximum number of validation sentences to translate, from the beginning of the set; with `directions`, this is
+    the maximum for each direction. Default: all. The loss is always computed on all sentences."""
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
     """sacrebleu's tokenization for BLEU and GLEU; use none for text that is already tokenized."""
     lowercase: bool = False
@@ -161,7 +161,7 @@ class EvaluationConfig(Settings):
 
     @property
     def options(self) -> Options:
-        """How metrics read the text."""
+        """Returns the options with which metrics read text."""
         return Options(tokenize=self.tokenize, lowercase=self.lowercase)
 
     @field_validator("metrics")
@@ -176,9 +176,12 @@ class EvaluationConfig(Settings):
 def with_languages_of_corpora(given: Any) -> Any:
     """Returns the values of a recipe with the languages of its corpora put where its tokenizer needs them.
 
-    An imported multilingual model has a token of each language: they become `tokenizer.affixes`, or stay with each
-    file where there are several directions. For other models they become tags, such as <2de>. A tokenizer that is to be
-    learned has the tags among its special tokens. Raises a ValueError for a language that an imported model lacks.
+    An imported multilingual model has a token for each language. The languages become `tokenizer.affixes`, or stay with
+    each file if there is more than one direction. For other models, the languages become tags, such as <2de>. A
+    tokenizer that is yet to be trained gets the tags as special tokens.
+
+    Raises:
+        ValueError: an imported model does not have a language.
     """
     try:
         data = {**given["data"]}
@@ -228,7 +231,7 @@ def _are_texts(value: Any) -> bool:
 def _in_directions_of_corpora(
     given: dict[str, Any], splits: dict[str, Any], names: list[str]
 ) -> dict[str, Any]:
-    """Returns the values of a recipe for an imported model with these languages."""
+    """Returns the values of a recipe for an imported model that has the languages `names`."""
     changed = {}
     used: dict[str, set[str]] = {key: set() for key in LANGUAGE_KEYS}
     for split, files in splits.items():
@@ -266,12 +269,12 @@ def _in_directions_of_corpora(
 
 
 def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:
-    """ValueError for a tag that is no special token of the tokenizer."""
+    """Raises a ValueError if a tag is not a special token of the tokenizer."""
     for split, files in vars(data).items():
         for tags in files.tags if isinstance(files, SplitFiles) else ():
             if unknown := [tag for tag in tags.split() if tag not in tokenizer.specials]:
                 raise ValueError(
-                    f"`data`: {split}: the tokenizer has no tag {unknown[0]} (its special tokens: "
-                    f"{shorten(', '.join(tokenizer.specials), 200) or 'none'}); leave the tag out, or use "
-                    "it in data.train and learn a new tokenizer"
+                    f"`data.{split}`: the tokenizer has no tag {unknown[0]} (its special tokens: "
+                    f"{shorten(', '.join(tokenizer.specials), 200) or 'none'}); remove the tag, or use it in "
+                    "data.train and train a new tokenizer"
                 )

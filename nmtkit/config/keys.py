@@ -1,6 +1,6 @@
 """What a recipe may contain: the kinds of a group with their keys, and the values of keys with choices.
 
-It is read from the types of the settings, the registries and the docstrings of the registered objects.
+All this is derived from the types of the settings, the registries and the docstrings of the registered objects.
 """
 
 import inspect
@@ -44,7 +44,7 @@ class RecipeKey:
     meaning: str
 
     def is_named(self, keys: str) -> bool:
-        """Whether dotted keys name this key, its group, or one kind of its group, such as `model.transformer`."""
+        """Returns whether a dotted path is that of this key, its group, or a kind of the group (`model.rnnsearch`)."""
         group, _, name = self.path.rpartition(".")
         paths = [self.path, *(f"{group}.{kind}.{name}" for kind in self.kinds)]
         return any(f".{keys}." in f".{path}." for path in paths)
@@ -53,7 +53,7 @@ class RecipeKey:
 def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
     """Returns the choices of a dotted key: the kinds of a group, or the values of a key; empty if there are none.
 
-    `kinds` limits the kinds of its group, as in `RecipeKey.kinds`; empty: all kinds.
+    `kinds` limits the kinds of its group, as in `RecipeKey.kinds`; if it is empty, all kinds are included.
     """
     *above, last = key.split(".")
     if last == KIND and above and (listed := choices(".".join(above))):
@@ -67,9 +67,9 @@ def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
 
 
 def all_keys() -> list[RecipeKey]:
-    """Returns all keys that a recipe may have, including those of all kinds, with `kind` once for each group.
+    """Returns all keys that a recipe may have, including those of all kinds, and `kind` once for each group.
 
-    A key that is the same in several kinds of a group is listed once.
+    A key that is identical in several kinds of a group is listed once.
     """
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in [("", Recipe), *_groups(Recipe)]:
@@ -143,7 +143,7 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
 
 
 def _members(field: Any) -> list[KeyChoice]:
-    """Returns the members of its registry; for metrics, only those that compare texts, which a recipe can name."""
+    """Returns the members of a field's registry; for metrics, only those that a recipe can use, which compare texts."""
     members = []
     for registry in [mark for mark in field.metadata if isinstance(mark, Registry)][:1]:
         names = (
@@ -154,7 +154,7 @@ def _members(field: Any) -> list[KeyChoice]:
 
 
 def _values(annotation: Any) -> list[KeyChoice]:
-    """Returns the values that a type lists, and a phrase for other values it allows; empty if it lists none."""
+    """Returns the values that a type lists, if any, and a phrase for the other values that it allows."""
     parts = list(_parts(annotation))
     if not any(get_origin(part) is Literal or part is bool for part in parts):
         return []

@@ -1,4 +1,4 @@
-"""Reading a recipe: its file, the recipes it extends, and `--set`; each error names the place of the fault."""
+"""Loads a recipe from its file, the recipes that it extends, and `--set`; each error names its place."""
 
 import difflib
 import os
@@ -57,7 +57,7 @@ class Layer:
             return self
         model = dict(given)
         for short, keys in MODELS.get(kind).Config.shorthands.items():
-            both = model.keys() & {*keys}  # a fault, which is told where it is checked
+            both = model.keys() & {*keys}  # an error, which is reported by the check
             if model.get(short) is None or both:
                 continue
             model |= dict.fromkeys(keys, model.pop(short))
@@ -112,7 +112,7 @@ def any_text(preset: str) -> list[str]:
 def locate(recipe: str) -> Path:
     """Returns the file of a recipe, given its path or the name of a recipe that comes with nmtkit."""
     path = Path(recipe)
-    if os.path.isfile(path):  # false as well where a name is longer than any file's
+    if os.path.isfile(path):  # also False if the name is too long for a file name
         return path
     name = recipe.removesuffix(".yaml")
     ours = bundled_path("recipes", f"{name}.yaml")
@@ -120,7 +120,7 @@ def locate(recipe: str) -> Path:
         return ours
     near = difflib.get_close_matches(name, [*bundled(), *bundled(presets=True)], n=3, cutoff=0.0)
     raise RecipeError(
-        f"no recipe {shorten(repr(recipe))}: there is no such file, and nmtkit has no recipe of that name; "
+        f"recipe not found: there is no file {shorten(repr(recipe))}, and nmtkit has no recipe of that name; "
         f"the closest names are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
     )
 
@@ -128,11 +128,11 @@ def locate(recipe: str) -> Path:
 def _read(
     path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False, trained: bool = False
 ) -> Layer:
-    """Reads a recipe's file, merged into the recipe it extends; `in_folder`: its text paths are resolved later."""
+    """Reads a recipe's file and merges it into the recipe it extends; with `in_folder`, text paths stay relative."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
-        raise RecipeError(f"{path}: `extends` forms a cycle: {chain}; remove one of the links")
-    if path.name in ("recipe.yaml", "chosen.yaml"):  # of a run
+        raise RecipeError(f"{path}: `extends` forms a cycle ({chain}); remove one of the links")
+    if path.name in ("recipe.yaml", "chosen.yaml"):  # files in the folder of a run
         load_copy(path.parent)
     data, places = translate(*load_yaml(path), str(path), trained)
     _settle_paths(data, path, in_folder)
@@ -142,7 +142,7 @@ def _read(
         return own
     if not isinstance(parent, str):
         raise RecipeError(
-            f"{places[('extends',)]}: `extends` must name one other recipe, not a {type(parent).__name__}"
+            f"{places[('extends',)]}: `extends` must be the name of one other recipe, not a {type(parent).__name__}"
         )
     parent_path = path.parent / parent
     if not os.path.isfile(parent_path):
@@ -157,9 +157,8 @@ def _read(
 def _inherited(extended: Layer, own: Layer) -> Layer:
     """Returns the part of a recipe that another recipe inherits when it extends it.
 
-    Name and description are not inherited: with the name of another recipe, a run would be written to the folder of
-    that recipe. A test set belongs to the training text: a recipe with its own
-    `data.train` has a test set only if it names one.
+    Name and description are not inherited, because a run with the name of another recipe would be written to the folder
+    of that recipe. A test set belongs to its training text, so a recipe with its own `data.train` does not inherit it.
     """
     inherited = extended.only(extended.data.keys() - {"name", "description"})
     data = inherited.data.get("data")
@@ -173,7 +172,7 @@ def _inherited(extended: Layer, own: Layer) -> Layer:
 
 
 def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
-    """Resolves the paths of files: relative to the recipe's folder, or else to the current folder."""
+    """Resolves the paths of files, relative to the recipe's folder or else to the current folder."""
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
@@ -185,7 +184,7 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
             files = _value_at(one, keys)
             if isinstance(files, list) and len(keys) > 1:
-                with suppress(ValueError):  # what is wrong is told when the settings are checked
+                with suppress(ValueError):  # errors are reported when the settings are checked
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
             if isinstance(files, dict) and not (has_folder and keys in splits):
                 files.update(
@@ -194,7 +193,7 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
 
 
 def _beside(given: Any, path: Path) -> Any:
-    """Resolves paths relative to the recipe's folder; a file that exists only in the current folder is found there."""
+    """Resolves paths relative to the recipe's folder, or to the current folder for files that exist only there."""
     if isinstance(given, list):
         return [_beside(one, path) for one in given]
     if not isinstance(given, str):
@@ -204,10 +203,10 @@ def _beside(given: Any, path: Path) -> Any:
 
 
 def _settle_folders(data: dict[str, Any], start: Path) -> None:
-    """Makes the paths of existing folders absolute, so that they are valid from everywhere.
+    """Makes the paths of existing folders absolute, so that they are valid in any current folder.
 
-    `data.folder` is relative to `start`; `init_from` runs are looked up there, in the current folder and under `runs/`.
-    A user's file in such a run is executed, so that the recipe can name what it registers.
+    `data.folder` is relative to `start`. `init_from` runs are looked up in `start`, in the current folder and under
+    `runs/`. The user's file in such a run is executed, so that the recipe can use what it registers.
     `init_from: RUN` is short for `init_from: {run: RUN}`.
     """
     folder, origin = _value_at(data, ("data", "folder")), data.get("init_from")
@@ -229,7 +228,10 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
 
 
 def _over_run(layer: Layer) -> Layer:
-    """Adds missing settings of the `init_from` run: task, tokenizer, model and search; of parts, only the tokenizer."""
+    """Adds missing settings from the `init_from` run: task, tokenizer, model and search.
+
+    If several runs provide parts, only the tokenizer is added.
+    """
     named = {key: _value_at(layer.data, ("init_from", key)) for key in ("run", "tokenizer", *PARTS)}
     key, run = next(((key, run) for key, run in named.items() if run), ("run", None))
     needed = ("model", "tokenizer") if key == "run" else ("tokenizer",)
@@ -245,7 +247,7 @@ def _over_run(layer: Layer) -> Layer:
         place = layer.places.get(("init_from", key)) or layer.places.get(("init_from",), layer.name)
         raise RecipeError(
             f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe itself has no "
-            f"{' and no '.join(needed)}; name a run, or resume with the recipe.yaml of the run that was started"
+            f"{' and no '.join(needed)}; set it to a run, or resume with the recipe.yaml of the run that was started"
         )
     read = _read(path)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
@@ -257,7 +259,7 @@ def _over_run(layer: Layer) -> Layer:
 
 
 def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
-    """Returns the name of a recipe, even if it has faults."""
+    """Returns the name of a recipe, even if the recipe has errors."""
     path = locate(recipe)
     name = load_yaml(path)[0].get("name", path.stem)
     for text in overrides:
@@ -268,11 +270,16 @@ def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = False) -> Recipe:
-    """Reads a recipe, given as a file or the name of a bundled recipe, with the recipes it extends and overrides.
+    """Loads a recipe with the recipes that it extends, and applies overrides.
 
-    An override is `KEY=VALUE` with a dotted key: `training.lr=0.001`. Raises a RecipeError with all faults, each with
-    its place, the dotted key, the given value and the valid values. `trained`: the recipe belongs to a trained run
-    whose model is used.
+    Args:
+        recipe: a file, or the name of a bundled recipe.
+        overrides: `KEY=VALUE` strings with dotted keys, such as `training.lr=0.001`.
+        trained: whether the recipe belongs to a trained run whose model is used.
+
+    Raises:
+        RecipeError: the recipe has errors. All are listed, each with its place, the dotted key, the given value and the
+            valid values.
     """
     path = locate(str(recipe))
     in_folder = any(text.partition("=")[0].strip() == "data.folder" for text in overrides)
@@ -280,18 +287,25 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = Fals
     for text in overrides:
         layer = _overridden(layer, text)
     data = {"name": path.stem, **layer.data}
-    _settle_folders(data, Path())  # of what --set gave; a recipe's own are whole already
+    _settle_folders(
+        data, Path()
+    )  # for paths in --set; those of the recipe's files are already absolute
     return _checked(_over_run(replace(layer, data=data)))
 
 
 def _overridden(layer: Layer, text: str) -> Layer:
-    """Merges one `KEY=VALUE` into a recipe; a stage has its name or number from 0: `stages.NAME.training.lr=0.001`."""
+    """Merges one `KEY=VALUE` into a recipe.
+
+    A key of a stage contains the stage's name or its number from 0, as in `stages.NAME.training.lr=0.001`.
+    """
     key, separator, value = text.partition("=")
     key = key.strip()
     keys = key.split(".")
     text = shorten(text)
     if not separator or not key or len(keys) > MAX_DEPTH:
-        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
+        raise RecipeError(
+            f"--set {text!r} is invalid; expected KEY=VALUE, for example --set training.lr=0.001"
+        )
     listed = layer.data.get("stages")
     stages = {
         n: one
@@ -303,11 +317,12 @@ def _overridden(layer: Layer, text: str) -> Layer:
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])
         if number is None:
             raise RecipeError(
-                f"--set {text}: no stage {shorten(repr(keys[1]))}: {suggest_names(keys[1], names)}"
+                f"--set {text}: the recipe has no stage {shorten(repr(keys[1]))}; {suggest_names(keys[1], names)}"
             )
         if len(keys) == 2:
             raise RecipeError(
-                f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001"
+                f"--set {text}: the key of the stage is missing, for example "
+                f"stages.{keys[1]}.training.lr=0.001"
             )
         stage = layer.stage(number)
         return layer.with_stage(number, _given(stage, text, keys[2:], value, key).over(stage))
@@ -333,7 +348,7 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
         not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))
     ):
         raise RecipeError(
-            f"--set {text}: `{key}` is inside a key that has a single value, not a group"
+            f"--set {text}: the key above `{key}` has a single value, not a group of keys"
         )
     place = f"--set {text}"
     places: dict[KeyPath, str] = {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}
@@ -348,8 +363,8 @@ def _value_at(group: Any, keys: Sequence[str]) -> Any:
 
 
 def _checked(layer: Layer) -> Recipe:
-    """Returns the recipe if it and all its stages, merged into it, are valid; otherwise raises all faults."""
-    # Before the stages are laid over it, so that a saved recipe, which has all defaults, gives them the same metric.
+    """Returns the recipe if it and all its stages, merged into it, are valid; otherwise raises all errors."""
+    # Comes before the stages are merged in, so that a saved recipe, which has all defaults, gives them the same metric.
     layer = replace(layer, data=with_best_metric(layer.data))
     layers = [layer]
     listed = layer.data.get("stages")
@@ -384,6 +399,6 @@ def _checked(layer: Layer) -> Recipe:
     first = recipes[0].tokenizer.specials
     if new := [tag for one in recipes for tag in one.tokenizer.specials if tag not in first]:
         raise RecipeError(
-            f"{layer.name}: `stages`: only a stage has the tag {new[0]}: add it to `tokenizer.specials`"
+            f"{layer.name}: `stages`: the tag {new[0]} is used only in a stage; add the tag to `tokenizer.specials`"
         )
     return recipes[0]

@@ -1,8 +1,9 @@
-"""Recipe keys of earlier versions and their replacements: one table, read in one place.
+"""Recipe keys of earlier versions and their replacements.
 
-Every recipe that is read goes through `translate`: files, what they extend, `--set`, and the recipes of saved runs. A
-saved run has every key of its time with its value, so most of what is found here had no effect. Its settings for
-decoding, `inference.json`, are a copy of its recipe: with keys of an earlier version the recipe is read instead.
+All recipes are passed through `translate`: files, the files they extend, `--set`, and the recipes of saved runs. The
+recipe of a saved run contains every key of its version of nmtkit, so most removed keys have harmless values. The
+settings of a run for decoding, `inference.json`, are a copy of parts of its recipe; if they contain keys of an earlier
+version, the recipe is read instead.
 """
 
 import copy
@@ -15,13 +16,13 @@ from nmtkit.core.formats import KeyPath
 from nmtkit.decoding.settings import KINDS, SEARCH_FIELDS, with_kind
 
 Tree = dict[str, Any]
-"""The values of a recipe, or of a stage, as YAML gives them."""
+"""The values of a recipe, or of a stage, as parsed from YAML."""
 Places = dict[KeyPath, str]
-"""Where each key is given; see `load_yaml`."""
+"""The place where each key is set; see `load_yaml`."""
 
 
 class _AnyValue:
-    """Is equal to every value."""
+    """An object that is equal to every value."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -47,14 +48,14 @@ class Moved:
 
 @dataclass(frozen=True)
 class Removed:
-    """A key that was removed. Its harmless values equal the fixed behaviour of nmtkit and are dropped."""
+    """A key that was removed. Its harmless values, which describe what nmtkit now always does, are dropped."""
 
     key: str
     harmless: tuple[Any, ...]
     remedy: str
-    """What to do instead of setting another value."""
+    """What to do if the key has a different value."""
     kinds: tuple[str, ...] = ()
-    """The kinds of models that lost the key; empty: all."""
+    """The kinds of models that lost the key; if empty, all kinds."""
 
 
 def _brackets(is_set: Any) -> Any:
@@ -68,7 +69,7 @@ def _elmo(settings: Any) -> Any:
 
 
 def _search_of_one_kind(settings: Any) -> Any:
-    """Keeps the keys of its own kind, in a search with the keys of all kinds."""
+    """Removes the keys of other kinds from a `search` group that contains the keys of all kinds."""
     if not isinstance(settings, dict):
         return settings
     search = with_kind(settings)
@@ -98,7 +99,7 @@ LOSSES = (
 
 
 def columns_of_json(split: Any) -> Any:
-    """A split of JSON lines whose labels or links are named by a key: each column is named with its file instead."""
+    """Replaces JSON lines and the keys for their fields, such as `labels_field`, with FILE#FIELD for each column."""
     if isinstance(split, list):
         return [columns_of_json(corpus) for corpus in split]
     if not isinstance(split, dict):
@@ -125,7 +126,11 @@ def columns_of_json(split: Any) -> Any:
 SPLITS = ("data.train", "data.valid", "data.test", "init_from.test")
 
 CHANGES: tuple[Moved | Removed, ...] = (
-    Removed("training.higher_is_better", (ANY_VALUE,), "it follows from `training.best_metric`"),
+    Removed(
+        "training.higher_is_better",
+        (ANY_VALUE,),
+        "remove it, because it follows from `training.best_metric`",
+    ),
     Moved("training.next_sentence", "training.objectives.next_sentence"),
     Moved("training.replaced_tokens", "training.objectives.replaced_tokens"),
     Moved("training.permutation", "training.objectives.permutation"),
@@ -134,44 +139,63 @@ CHANGES: tuple[Moved | Removed, ...] = (
     *(Moved(split, split, columns_of_json) for split in SPLITS),
     *(Moved(f"training.{loss}", f"training.objectives.{loss}") for loss in LOSSES),
     Removed(
-        "training.objectives.hard_attention.entropy_weight", (0.01,), "leave it out: it is 0.01"
+        "training.objectives.hard_attention.entropy_weight",
+        (0.01,),
+        "remove it, because it is always 0.01",
     ),
-    Removed("training.objectives.hard_attention.soft_share", (0.5,), "leave it out: it is 0.5"),
-    Removed("training.objectives.span_corruption.mean_length", (3,), "leave it out: it is 3"),
-    Removed("training.objectives.denoising.mean_length", (3,), "leave it out: it is 3"),
+    Removed(
+        "training.objectives.hard_attention.soft_share",
+        (0.5,),
+        "remove it, because it is always 0.5",
+    ),
+    Removed(
+        "training.objectives.span_corruption.mean_length", (3,), "remove it, because it is always 3"
+    ),
+    Removed("training.objectives.denoising.mean_length", (3,), "remove it, because it is always 3"),
     Removed(
         "training.objectives.denoising.permute_sentences",
         (True,),
-        "leave it out: sentences are always permuted",
+        "remove it, because sentences are always permuted",
     ),
-    Removed("training.objectives.masked_words.random", (0.5,), "leave it out: it is 0.5"),
+    Removed(
+        "training.objectives.masked_words.random", (0.5,), "remove it, because it is always 0.5"
+    ),
     Removed(
         "training.objectives.reinforce.max_length_ratio",
         (1.5,),
-        "leave it out: it is 1.5; set `max_length`",
+        "remove it, because it is always 1.5; set `max_length` instead",
     ),
-    Removed("training.objectives.permutation.predict_one_in", (6,), "leave it out: it is 6"),
-    Removed("training.rho", (0.95,), "leave it out: it is 0.95"),
+    Removed(
+        "training.objectives.permutation.predict_one_in", (6,), "remove it, because it is always 6"
+    ),
+    Removed("training.rho", (0.95,), "remove it, because it is always 0.95"),
     Removed("training.momentum", (0,), "use `training.optimizer: adam`"),
-    Removed("training.schedule.factor", (0.5,), "leave it out: the rate is halved"),
-    Removed("evaluation.batch_tokens", (ANY_VALUE,), "leave it out"),
-    Removed("tokenizer.train_lines", (ANY_VALUE,), "leave it out"),
-    Removed("pretrained_embeddings.rescale", (True,), "leave it out: vectors are always scaled"),
+    Removed("training.schedule.factor", (0.5,), "remove it, because the rate is always halved"),
+    Removed("evaluation.batch_tokens", (ANY_VALUE,), "remove it"),
+    Removed("tokenizer.train_lines", (ANY_VALUE,), "remove it"),
+    Removed(
+        "pretrained_embeddings.rescale", (True,), "remove it, because vectors are always scaled"
+    ),
     Removed("model.residual", (False,), "use `model.kind: gnmt`", _STACKED),
-    Removed("model.kernel_size", (3,), "leave it out: it is 3", ("convs2s",)),
-    Removed("model.generator_size", (0.25,), "leave it out: it is a quarter", ("electra",)),
+    Removed("model.kernel_size", (3,), "remove it, because it is always 3", ("convs2s",)),
+    Removed(
+        "model.generator_size", (0.25,), "remove it, because it is always a quarter", ("electra",)
+    ),
     Removed(
         "model.embedding_norm",
         (False,),
-        "leave it out: a t5 does not normalize embeddings",
+        "remove it, because a t5 does not normalize embeddings",
         ("t5",),
     ),
     Removed(
-        "model.scale_embeddings", (False,), "leave it out: a t5 does not scale embeddings", ("t5",)
+        "model.scale_embeddings",
+        (False,),
+        "remove it, because a t5 does not scale embeddings",
+        ("t5",),
     ),
-    Removed("model.positions", ("relative",), "leave it out: a t5 learns distances", ("t5",)),
+    Removed("model.positions", ("relative",), "remove it, because a t5 learns distances", ("t5",)),
     Removed(
-        "model.max_positions", (1024,), "leave it out: a t5 reads texts of any length", ("t5",)
+        "model.max_positions", (1024,), "remove it, because a t5 reads texts of any length", ("t5",)
     ),
     Removed(
         "model.intra_temporal", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)
@@ -179,21 +203,28 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed(
         "model.intra_decoder", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)
     ),
-    Removed("model.layers", (1,), "leave it out: it has one layer", ("intra_attention", "ntm")),
-    Removed("model.shift", (1,), "leave it out: it is 1", ("ntm",)),
+    Removed(
+        "model.layers",
+        (1,),
+        "remove it, because this kind of model has one layer",
+        ("intra_attention", "ntm"),
+    ),
+    Removed("model.shift", (1,), "remove it, because it is always 1", ("ntm",)),
     Removed(
         "model.tie",
         ("decoder",),
-        "leave it out: embedding and output layer are tied",
+        "remove it, because embedding and output layer are always tied",
         ("ntm", "snail"),
     ),
-    Removed("model.experts.noise", (True,), "leave it out: there is always noise"),
+    Removed("model.experts.noise", (True,), "remove it, because noise is always added"),
     Moved("model.elmo", "model.src_embedding", _elmo),
-    Removed("search.word_reward", (0,), "leave it out, and use another `search.length_penalty`"),
-    Removed("search.no_repeat_except", ("",), "leave it out: blocked n-grams have no exceptions"),
-    Removed("search.diversity_strength", (ANY_VALUE,), "leave it out: it is 0.5"),
+    Removed("search.word_reward", (0,), "remove it, and use another `search.length_penalty`"),
+    Removed(
+        "search.no_repeat_except", ("",), "remove it, because blocked n-grams have no exceptions"
+    ),
+    Removed("search.diversity_strength", (ANY_VALUE,), "remove it, because it is always 0.5"),
     Removed("search.patience", (1,), "raise `search.beam_size`, so that more hypotheses end"),
-    Removed("search.prefix_bias", (1,), "leave it out: a prefix is always forced"),
+    Removed("search.prefix_bias", (1,), "remove it, because a prefix is always forced"),
     Moved("search.stop", "search.stop", _stop),
     Moved("search", "search", _search_of_one_kind),
 )
@@ -207,14 +238,19 @@ OF_TRAINING = ("training", "evaluation", "pretrained_embeddings")
 def translate(
     data: Mapping[str, Any], places: Mapping[KeyPath, str], where: str, trained: bool = False
 ) -> tuple[Tree, Places]:
-    """Returns the values of a recipe, and the places of its keys, with today's keys.
+    """Returns the values of a recipe with current keys, and the places of these keys.
 
-    Values that are not of the expected form stay as they are; the check of the recipe reports them. `where` is the
-    place of keys that `places` lacks. `trained`: it is the recipe of a run, which is read to use its model; how it was
-    trained may then be something that nmtkit no longer does.
+    Malformed values stay as they are; the check of the recipe reports them.
+
+    Args:
+        data: the values of the recipe.
+        places: the places of its keys.
+        where: the place of keys that are not in `places`.
+        trained: whether the recipe is that of a run whose model is used. Its training settings may then have values
+            that nmtkit no longer supports.
 
     Raises:
-        RecipeError: a key is gone, and its value asks for something that nmtkit no longer does.
+        RecipeError: a removed key has a value that nmtkit no longer supports.
     """
     recipe = _Recipe(copy.deepcopy(dict(data)), dict(places), where, trained)
     stages = recipe.data.get("stages")
@@ -239,7 +275,7 @@ class _Recipe:
     trained: bool
 
     def apply(self, change: Moved | Removed, above: KeyPath) -> str:
-        """Makes one change below a path, where a recipe or one of its stages is; returns the fault, if there is one."""
+        """Applies a change to a recipe or a stage, whose path is `above`; returns the error message, if any."""
         path = (*above, *change.key.split("."))
         group = self._group(path[:-1])
         key = path[-1]
@@ -254,12 +290,12 @@ class _Recipe:
         has_no_effect = self.trained and change.key.split(".")[0] in OF_TRAINING
         if value not in change.harmless and not has_no_effect:
             place = self.places.get(path, self.where)
-            return f"{place}: `{change.key}: {shorten(str(value))}`: this setting was removed: {change.remedy}"
+            return f"{place}: the setting `{change.key}: {shorten(str(value))}` no longer exists; {change.remedy}"
         self._take(path)
         return ""
 
     def _group(self, path: Sequence[str | int]) -> Any:
-        """The group at a path; None if something else, or nothing, is there."""
+        """Returns the group at a path, or None if there is no group."""
         group: Any = self.data
         for key in path:
             try:

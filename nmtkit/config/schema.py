@@ -1,4 +1,4 @@
-"""The settings of a recipe: those of every part of an experiment, and how they go together."""
+"""The settings of a recipe, for every part of an experiment, and the checks of their combinations."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,34 +36,35 @@ class InitConfig(Settings):
     run: str | None = Field(default=None, min_length=1)
     """Folder of the run, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
     encoder: str | None = Field(default=None, min_length=1)
-    """Instead of `run`: run to copy the encoder and source embeddings from, such as a bert run."""
+    """Run to copy the encoder and source embeddings from, such as a bert run; set it instead of `run`."""
     decoder: str | None = Field(default=None, min_length=1)
-    """Run to copy the decoder, target embeddings and output layer from; from a bert run, its encoder."""
+    """Run to copy the decoder, target embeddings and output layer from. A bert run provides its encoder as decoder."""
     src_embedding: str | None = Field(default=None, min_length=1)
     """Run to copy source embeddings from, for tokens that are in both vocabularies."""
     tgt_embedding: str | None = Field(default=None, min_length=1)
     """Run to copy target embeddings from, for tokens that are in both vocabularies."""
     tokenizer: str | None = Field(default=None, min_length=1)
-    """Run to copy the tokenizer from. Default: the run of the first part, if the recipe has no `tokenizer`. Alone it
-    copies no weights: use it to train a language model with the tokenizer of the model that it is combined with."""
+    """Run to copy the tokenizer from. Default: the run of the first part, if the recipe has no `tokenizer`. Without
+    other parts, no weights are copied, for example to train a language model with the tokenizer of a translation model
+    that it will be combined with."""
     checkpoint: str = Field(default="auto", min_length=1)
-    """`best`, `last`, `average`, a stage of that run, or a weights file; `auto` is the average if there is one, as in
-    an imported run, else the best."""
+    """Checkpoint to use: `best`, `last`, `average`, a stage of that run, or a weights file. `auto` is the average if
+    there is one, as in an imported run, else the best."""
     test: SplitFiles | None = None
-    """Test set for the text that the run was trained on: its scores before and after show what the model forgets.
-    Default: the test set of that run."""
+    """Test set for the text that the run was trained on. Its scores before and after fine-tuning show what the model
+    forgets. Default: the test set of that run."""
 
     @model_validator(mode="after")
     def _run_or_parts(self) -> "InitConfig":
         if bool(self.run) == bool(self.runs.keys() - {"run"}):
             raise ValueError(
-                f"give either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer"
+                f"set either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer"
             )
         return self
 
     @property
     def runs(self) -> dict[str, str]:
-        """All runs by the keys that name them."""
+        """All runs, by their keys."""
         return {key: run for key in ("run", *PARTS, "tokenizer") if (run := getattr(self, key))}
 
 
@@ -71,7 +72,7 @@ class Recipe(Settings):
     """All settings of one experiment."""
 
     name: Name
-    """Name of the recipe and of its run: words, but no path. Default: the file name without `.yaml`."""
+    """Name of the recipe and of its run; it cannot be a path. Default: the file name without `.yaml`."""
     description: str = ""
     """Purpose of the recipe, in one sentence."""
     task: Annotated[str, TASKS] = Field(
@@ -97,9 +98,9 @@ class Recipe(Settings):
     training: TrainingConfig
     """How the model is trained."""
     search: AnySearch = BeamConfig()
-    """How outputs are searched: `kind` (beam, sampling or mbr), penalties and limits."""
+    """How outputs are generated: `kind` (beam, sampling or mbr), penalties and limits."""
     evaluation: groups.EvaluationConfig = groups.EvaluationConfig()
-    """How validation and test evaluate the model."""
+    """How the model is evaluated on the validation and test sets."""
     stages: list[groups.Stage] = Field(default_factory=list, max_length=groups.MAX_STAGES)
     """Consecutive stages of training, each with a name and the settings that it changes."""
 
@@ -108,7 +109,7 @@ class Recipe(Settings):
     def _task(cls, name: str) -> str:
         if name not in TASKS.names():
             raise ValueError(
-                f"there is no task {shorten(name)!r}: {suggest_registered(name, TASKS.names())}"
+                f"there is no task {shorten(name)!r}; {suggest_registered(name, TASKS.names())}"
             )
         return name
 
@@ -118,18 +119,21 @@ class Recipe(Settings):
         names = [stage.name for stage in stages]
         for number, stage in enumerate(stages):
             if stage.name in names[:number]:
-                raise ValueError(f"two stages are named {stage.name!r}; give each a different name")
+                raise ValueError(
+                    f"two stages are called {stage.name!r}; give each a different name"
+                )
             if stage.name in NAMED_WEIGHTS:
                 raise ValueError(
-                    f"a stage cannot be named {stage.name!r}: --checkpoint {stage.name} has another meaning; rename it"
+                    f"a stage cannot be called {stage.name!r}, because --checkpoint {stage.name} has a different "
+                    "meaning; rename the stage"
                 )
             if "test" in stage.data:
                 raise ValueError(
-                    f"stage {stage.name}: `data.test` applies to all stages; move it to the recipe"
+                    f"stage {stage.name} sets `data.test`, which applies to all stages; move it to the recipe"
                 )
             if "kind" in stage.model:
                 raise ValueError(
-                    f"stage {stage.name}: `model.kind` applies to all stages, which train the same model: leave it out"
+                    f"stage {stage.name} sets `model.kind`, but all stages train the same model; remove the key"
                 )
         return stages
 
@@ -145,7 +149,7 @@ class Recipe(Settings):
         groups.require_known_tags(self.data, self.tokenizer)
         if any(self.data.train.tags) and label_type(TASKS.get(self.task).columns) == "labels":
             raise ValueError(
-                "`data.train.tags`: a tag before a source would have no label; leave the tags out"
+                "`data.train.tags`: every token of a source needs a label, and tags have none; remove the tags"
             )
         return self
 
@@ -154,30 +158,33 @@ class Recipe(Settings):
         columns = {column.name: column for column in TASKS.get(self.task).columns}
         if {"src", "features"} <= columns.keys():
             raise ValueError(
-                f"`task`: {self.task} has src and features, but a model reads only one of them; remove one"
+                f"`task`: the task {self.task} has src and features, but a model reads only one of them; remove one"
             )
         for split, files in vars(self.data).items():
             if not isinstance(files, SplitFiles):
                 continue
             for name, column in columns.items():
                 if split in column.required and name not in files.columns:
-                    why = f"the task {self.task} needs it in {' and '.join(column.required)}"
+                    why = f"the task {self.task} requires it in {' and '.join(column.required)}"
                     if name == "tgt" and "test" not in column.required:
                         why = "only a test set may have no targets"
-                    raise ValueError(f"`data`: {split}: {name} is missing; {why}")
+                    raise ValueError(f"`data.{split}`: {name} is missing; {why}")
             if unknown := [name for name in files.columns if name not in columns]:
+                empty = f" (set `{unknown[0]}_field` to '')" if files.jsonl else ""
                 raise ValueError(
-                    f"`data`: {split}: the task {self.task} has no {unknown[0]}, only {' and '.join(columns)}; "
-                    f"remove it{f' (jsonl: empty {unknown[0]}_field)' if files.jsonl else ''}, or choose another task"
+                    f"`data.{split}`: the task {self.task} has no {unknown[0]}, only {' and '.join(columns)}; "
+                    f"remove it{empty}, or choose another task"
                 )
         texts = [name for name, column in columns.items() if column.type == "text"]
         if unknown := [name for name in self.tokenizer.columns if name not in texts]:
             raise ValueError(
-                f"`tokenizer.columns.{unknown[0]}`: the task {self.task} has no such text, only {' and '.join(texts)}"
+                f"`tokenizer.columns.{unknown[0]}`: the task {self.task} has no such text, only {' and '.join(texts)}; "
+                "remove the key"
             )
         if self.tokenizer.columns and self.tokenizer.joint and len(texts) == 2:
             raise ValueError(
-                "`tokenizer.columns`: both texts share one vocabulary; set `tokenizer.joint` to false"
+                "`tokenizer.columns` sets a tokenizer for one text, but both texts share one; set `tokenizer.joint` to "
+                "false"
             )
         return self
 
@@ -191,17 +198,17 @@ class Recipe(Settings):
             and not {"run", "src_embedding"} & {*runs}
         ):
             raise ValueError(
-                f"`model.src_embedding`: {embedding.kind} needs weights of another run: "
+                f"`model.src_embedding`: {embedding.kind} needs the weights of another run; "
                 "set `init_from.src_embedding`"
             )
         if "run" in runs and self.pretrained_embeddings is not None:
             raise ValueError(
-                "`init_from` initializes all weights, including embeddings: leave `pretrained_embeddings` out"
+                "`init_from` initializes all weights, including embeddings; remove `pretrained_embeddings`"
             )
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
-            why = "the last stage must have the task of the recipe, and different tasks need one vocabulary"
-            raise ValueError(f"`stages`: {why}: set `tokenizer.joint` to true")
+            why = "the last stage must have the task of the recipe, and stages with different tasks need one vocabulary"
+            raise ValueError(f"`stages`: {why}; set `tokenizer.joint` to true")
         whole, given = (
             self.training.max_minutes,
             [stage.training.get("max_minutes") for stage in self.stages],
@@ -210,8 +217,8 @@ class Recipe(Settings):
         others = self._without_own_minutes()
         if whole is not None and others and own >= whole:
             raise ValueError(
-                f"`training.max_minutes`: the whole training has {whole:g} minutes, and stages take {own:g} of them, "
-                f"which leaves none for stage {others[0]}; raise it, or set max_minutes in every stage"
+                f"`training.max_minutes`: training is limited to {whole:g} minutes, of which stages use {own:g}, "
+                f"so none are left for stage {others[0]}; raise the limit, or set max_minutes in every stage"
             )
         return self
 
@@ -222,29 +229,31 @@ class Recipe(Settings):
             and not self.tokenizer.for_column("src").cuts_words
         ):
             raise ValueError(
-                "`tokenizer.kind`: labels for words need a tokenizer that keeps words: whitespace, pieces or word"
+                "`tokenizer.kind`: labels for words require a tokenizer that does not split words; use whitespace, "
+                "pieces or word"
             )
         columns = [column.name for column in TASKS.get(self.task).columns]
         cut = any(self.tokenizer.for_column(name).sentences for name in ("src", "tgt"))
         if cut and "tgt" in columns:
             raise ValueError(
-                f"`tokenizer.sentences`: the task {self.task} generates texts, which end in a single EOS; leave it out"
+                "`tokenizer.sentences`: this key ends every sentence with EOS, but the texts generated in the task "
+                f"{self.task} must have a single EOS, at the end; remove the key"
             )
         if reads_sentences(self.model) and not cut:
             raise ValueError(
-                f"`model.kind`: {self.model.kind} reads sentences: set `tokenizer.sentences` to true"
+                f"`model.kind`: {self.model.kind} reads text in sentences; set `tokenizer.sentences` to true"
             )
         if self.batch.block_tokens is None:
             return self
         if columns != ["tgt"]:
             raise ValueError(
-                f"`batch.block_tokens`: blocks need a task whose only column is tgt, and {self.task} has "
-                f"{' and '.join(columns)}; leave it out"
+                f"`batch.block_tokens`: blocks require a task whose only column is tgt, but {self.task} has "
+                f"{' and '.join(columns)}; remove the key"
             )
         if self.data.over_long == "truncate" or self.tokenizer.sampling:
-            stored = "blocks are cut from documents that are stored once and whole"
+            stored = "blocks are cut from complete documents with a fixed tokenization"
             remedy = "set `data.over_long` to drop, and `tokenizer.sampling` to 0"
-            raise ValueError(f"`batch.block_tokens`: {stored}: {remedy}")
+            raise ValueError(f"`batch.block_tokens`: {stored}; {remedy}")
         return self
 
     def _without_own_minutes(self) -> list[str]:
@@ -256,12 +265,12 @@ class Recipe(Settings):
         given = (*self.validation_metrics, "loss", "perplexity")
         if self.evaluation.metrics and not TASKS.get(self.task).references:
             raise ValueError(
-                f"`evaluation.metrics`: they compare outputs with references, and {self.task} has none: leave them "
-                "out, and set `training.best_metric` to loss or perplexity"
+                f"`evaluation.metrics`: these metrics compare outputs with references, but {self.task} has no "
+                "references; remove them, and set `training.best_metric` to loss or perplexity"
             )
         if name not in given:
             raise ValueError(
-                f"`training.best_metric`: validation of {self.task} does not measure {name!r}: "
+                f"`training.best_metric`: validation of {self.task} does not measure {name!r}; "
                 f"{suggest_names(name, given)}"
             )
         return self
@@ -281,36 +290,41 @@ class Recipe(Settings):
             if reads_attention and not attends:
                 key = TrainingConfig.key_of(name)
                 raise ValueError(
-                    f"`{key}`: {kind} has no attention for output words, from which it is computed; leave it out"
+                    f"`{key}`: this loss is computed from the attention of output words, which {kind} does not have; "
+                    "remove the key"
                 )
         if "reinforce" in losses and not issubclass(MODELS.get(kind), Decoder):
             key = TrainingConfig.key_of("reinforce")
             raise ValueError(
-                f"`{key}`: {kind} generates no text that could be rewarded; leave it out"
+                f"`{key}`: {kind} generates no text that could be rewarded; remove the key"
             )
         if getattr(self.model, "hard_attention", False) != ("hard_attention" in losses):
             key = TrainingConfig.key_of("hard_attention")
             both = f"`model.hard_attention: true` and `{key}` require each other"
-            raise ValueError(f"{both}: set both (`{key}: {{}}` takes the defaults), or neither")
+            raise ValueError(f"{both}; set both (`{key}: {{}}` uses the defaults), or neither")
         if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
                 f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links and copied words "
-                "need a fixed tokenization; set `tokenizer.sampling` to 0"
+                "require a fixed tokenization; set `tokenizer.sampling` to 0"
             )
         if guided is not None and guided.source == "file" and not linked:
-            must = (
-                "so `data.train.alignment` must name Pharaoh files (one line of i-j links per pair)"
+            raise ValueError(
+                "`training.objectives.guided_alignment`: `source` is file, but `data.train.alignment` is not set; "
+                "set it to Pharaoh files (one line of i-j links per pair)"
             )
-            raise ValueError(f"`training.objectives.guided_alignment`: its source is file, {must}")
         if guided is not None and guided.source == "model" and not shows_one_head(self.model):
-            must = "so the model must be a transformer and `model.alignment_heads` a head number"
+            must = (
+                "so the model must be a transformer, and `model.alignment_heads` must be the number "
+                "of a head"
+            )
             if getattr(self.model, "copying", None) == "learned":
                 must = (
-                    "and `model.copying: learned` shows another attention: set it to head or none"
+                    "but with `model.copying: learned` the alignment comes from an additional "
+                    "attention; set `model.copying` to head or none"
                 )
             key = "training.objectives.guided_alignment"
             raise ValueError(
-                f"`{key}`: with `source: model` all heads of a layer teach one head, {must}"
+                f"`{key}`: `source: model` trains one head on the mean of all heads of its layer, {must}"
             )
         return self
 
@@ -321,9 +335,9 @@ class Recipe(Settings):
         if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
             key = TrainingConfig.key_of(ways[0])
             raise ValueError(
-                f"`training`: {kind} is trained on texts with {' or '.join(ways)}: set `{key}`"
+                f"`training`: to train {kind} on text, an objective is required ({' or '.join(ways)}); set `{key}`"
             )
-        # A model from outside that writes nothing need not say what it is trained by.
+        # A user's model that does not generate text does not have to list its training objectives.
         is_open = not ways and not issubclass(MODELS.get(kind), Decoder)
         for name, one in chosen.items():
             key = TrainingConfig.key_of(name)
@@ -339,28 +353,29 @@ class Recipe(Settings):
                     if name in pretraining_objectives(MODELS.get(other))
                 ]
                 raise ValueError(
-                    f"`{key}`: it does not train {kind} for {self.task}; for language-modelling it trains "
-                    f"{', '.join(can)}"
+                    f"`{key}`: this objective cannot train {kind} for {self.task}; it trains {', '.join(can)} for "
+                    "language-modelling"
                 )
             if one.needs == "output" and auxiliary_objective(self.model) != name:
                 raise ValueError(
-                    f"`{key}`: this {kind} has no head for it; see the settings of `model`"
+                    f"`{key}`: the model has no output layer for this objective; `nmtkit recipe explain model.{kind}` "
+                    "lists the settings of the model"
                 )
             if missing := [
                 token for token in one.specials if token not in self.tokenizer.special_tokens
             ]:
                 add = f"add {missing} to `tokenizer.specials` (<extra_id_N>: `tokenizer.sentinels: 100`)"
-                raise ValueError(f"`{key}`: it needs special tokens: {add}")
+                raise ValueError(f"`{key}`: this objective needs special tokens; {add}")
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
-        """The whole recipe of every stage by name, in order; a recipe without stages maps "" to itself.
+        """Returns the complete recipe of every stage by name, in order; without stages, "" maps to this recipe.
 
-        Stages that do not set `training.max_minutes` share the remaining minutes of the whole training equally: the
-        minutes that earlier stages have not used and that no later stage has set for itself.
+        Stages that do not set `training.max_minutes` equally share the minutes that earlier stages have not used and
+        that no later stage has set for itself.
 
         Args:
-            taken: the seconds that finished stages took; the others are assumed to use their whole time.
+            taken: the seconds that finished stages took; the others are assumed to use all of their time.
         """
         if not self.stages:
             return {"": self}
@@ -389,9 +404,10 @@ class Recipe(Settings):
         return recipes
 
     def texts(self) -> dict[str, "Recipe"]:
-        """The recipe of each stored text, by its folder within `data`, with the stages that train on it.
+        """Returns the recipe of each stored text, by its folder within `data`, with the stages that train on it.
 
-        The folder of the recipe itself is "". A stage with another task, text or storage has a folder with its name.
+        The folder of the recipe itself is "". A stage with a different task, text or storage format has a folder with
+        its name.
         """
         texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
         for stage, one in zip(
@@ -416,7 +432,7 @@ class Recipe(Settings):
 
     @property
     def test_metrics(self) -> list[str]:
-        """The metrics of the test after training: the task's, and those of validation."""
+        """The metrics of the test after training: those of the task and those of validation."""
         return list(dict.fromkeys((*TASKS.get(self.task).test_metrics, *self.validation_metrics)))
 
     @property
@@ -426,7 +442,7 @@ class Recipe(Settings):
 
     @property
     def storage_config(self) -> DataConfig:
-        """How the text is read and stored: truncated at the longest limits of all stages, or whole for blocks."""
+        """How text is read and stored: truncated at the longest limits of all stages, or complete for blocks."""
         if self.batch.block_tokens is not None:
             return self.data.model_copy(update={"max_length": sys.maxsize, "max_tgt_length": None})
         if not self.stages:
@@ -436,7 +452,7 @@ class Recipe(Settings):
 
     @property
     def max_vocabulary_sizes(self) -> VocabularySizes:
-        """The sizes of the columns if the text has as many tokens as the recipe allows; 1 for other columns."""
+        """The sizes of the columns if vocabularies are as large as the recipe allows; 1 without a vocabulary."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
         texts = {
             one.name: config.for_column(one.name).vocab_size
@@ -453,7 +469,7 @@ class Recipe(Settings):
         return any(one.model.copies for one in self.by_stage().values())
 
     def to_yaml(self) -> str:
-        """The recipe with every default written out; loading it gives an equal recipe."""
+        """Returns the recipe as YAML that includes every default; loading it gives an equal recipe."""
         return dump_yaml(self.model_dump(mode="json"))
 
 

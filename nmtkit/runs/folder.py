@@ -1,6 +1,6 @@
-"""The folder of a run: the names of its files, and the lock that lets one process write at a time.
+"""The folder of a run: the paths of its files, and the lock that lets only one process write at a time.
 
-A training that replaces an earlier one sets it aside until the new one has saved a checkpoint.
+A run that replaces an earlier run sets it aside until the new run has saved a checkpoint.
 """
 
 import os
@@ -27,7 +27,7 @@ def ignore(message: object) -> None:
 
 
 class _File:
-    """Returns a path within a run's folder."""
+    """Descriptor that returns a path within a run's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,48 +38,51 @@ class _File:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths in a run's folder; creating the object touches no file."""
+    """Paths in a run's folder. Creating the object does not access any files."""
 
     path: Path
 
-    recipe = _File("recipe.yaml")  # resolved, with every default; a folder with it is a run
-    chosen = _File("chosen.yaml")  # of a training without a recipe: the proposed one, with reasons
-    request = _File("request.json")  # and its files and options
-    text = _File("text")  # and its text, where validation pairs were held out
-    origin = _File("origin.json")  # the run to begin from, its checksum and scores
+    recipe = _File("recipe.yaml")  # resolved, with every default; its presence makes a folder a run
+    # if training was started without a recipe: the proposed recipe, with reasons
+    chosen = _File("chosen.yaml")
+    request = _File("request.json")  # the files and options for which `chosen` was proposed
+    text = _File("text")  # the text of `chosen`, if validation pairs were held out
+    origin = _File("origin.json")  # the run with the initial weights, its checksum and scores
     vocabulary = _File("vocabulary")  # the tokenizers
     user_module = _File(COPY)  # the file of `--user-module`
-    data = _File("data")  # the memory-mapped arrays; of stages with a text of their own in `NAME`
-    report = _File("data-report.json")  # counts and faults of the text
-    # weights and training state; with stages in `1-NAME`, `2-NAME`
+    data = _File(
+        "data"
+    )  # the memory-mapped arrays; those of stages with their own text are in `NAME`
+    report = _File("data-report.json")  # counts and problems of the text
+    # weights and training state; those of stages are in `1-NAME`, `2-NAME`
     checkpoints = _File("checkpoints")
-    # by `nmtkit average`; the only weights of an imported run
+    # written by `nmtkit average`; the only weights of an imported run
     average = _File("average.safetensors")
-    imported = _File("imported.json")  # of an imported run: toolkit, architecture, licence
-    # settings and tokenizer of an imported model, as its folder had them; for export
+    imported = _File("imported.json")  # toolkit, architecture and licence of an imported run
+    # copies of the settings and tokenizer files of an imported model, for export
     public = _File("public")
-    metrics = _File("metrics.jsonl")  # a JSON object a line: logged updates and validations
+    metrics = _File("metrics.jsonl")  # logged updates and validations, one JSON object per line
     tensorboard = _File("tensorboard")
-    # what decoding needs of the recipe; of a finished, averaged or imported run
+    # the recipe settings that decoding needs, for a finished, averaged or imported run
     inference = _File("inference.json")
     result = _File("result.json")  # how training ended; only finished runs have it
-    train_log = _File("train.log")  # messages of training with timestamps; nothing reads it
-    test_output = _File("test.out")  # translations of the test set, one a line
+    train_log = _File("train.log")  # messages of training with timestamps, for people
+    test_output = _File("test.out")  # translations of the test set, one per line
     test_scores = _File("test.json")
     page = _File("report.html")  # curves, samples, data, machine
     lock = _File("run.lock")  # names the process that holds the lock; never removed
-    # the weights as CTranslate2 reads them; made anew where it is gone
+    # the weights in CTranslate2's format; recreated if it is missing
     ctranslate2 = _File("ctranslate2")
-    # the earlier run, itself a run's folder, until the new one has a checkpoint
+    # the run folder of the earlier run, until the new run has a checkpoint
     replaced = _File("replaced")
 
     @classmethod
     def at(cls, path: str | None, name: str) -> "RunFolder":
-        """Returns the folder at a path, or of this name under `runs/`."""
+        """Returns the folder at a path or, without a path, the folder with this name under `runs/`."""
         return cls(Path(path) if path else RUNS_FOLDER / name)
 
     def stage(self, number: int, name: str) -> Path:
-        """Returns the checkpoint folder of a stage, counted from 1; without stages the name is empty."""
+        """Returns the checkpoint folder of a stage, counted from 1; in a run without stages, the name is empty."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
 
     def exists(self) -> bool:
@@ -96,7 +99,7 @@ class RunFolder:
     def lock_holder(self) -> str:
         """Returns the process that holds the lock, e.g. "process 7 on host"; empty if none or unknown."""
         with suppress(OSError, ImportError), self.lock.open("rb") as file:
-            import fcntl  # there is none on Windows
+            import fcntl  # does not exist on Windows
 
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,7 +108,7 @@ class RunFolder:
         return ""
 
     def has_training(self) -> bool:
-        """Returns whether a training has left results that a new one would replace."""
+        """Returns whether the folder contains training results that a new run would replace."""
         saved = any(self.checkpoints.rglob("*.safetensors"))
         return self.exists() and (saved or self.average.exists() or self.result.exists())
 
@@ -114,7 +117,7 @@ class RunFolder:
         return any(self.checkpoints.rglob("last.safetensors"))
 
     def training_files(self) -> list[Path]:
-        """Returns the training results that a new training replaces, checkpoints first."""
+        """Returns the files with training results, which a new run replaces, checkpoints first."""
         parts = [
             self.checkpoints,
             self.average,
@@ -134,11 +137,11 @@ class RunFolder:
         return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
-        """Rejects a folder with other files, or with a training unless `overwrite` is set."""
+        """Rejects a folder with other files, or, unless `overwrite` is set, with a trained run."""
         if self.has_training() and not overwrite:
             raise NmtkitError(
-                f"{self.path}: contains a training already; resume it (train --resume), replace it "
-                "(train --overwrite), or name another folder (--run DIR)"
+                f"{self.path} already contains a training run; resume it (train --resume), replace it "
+                "(train --overwrite), or use another folder (--run DIR)"
             )
         self.require_own()
 
@@ -147,7 +150,7 @@ class RunFolder:
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(
-                f"{self.path}: neither a run folder nor empty; name another folder with --run DIR"
+                f"{self.path} is neither a run folder nor empty; use another folder with --run DIR"
             )
 
 
@@ -161,7 +164,7 @@ def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
     names = [folder.path.name for folder in run_folders(runs)]
     if not names:
         return (
-            f"there is no run under {runs}/ either; train one, or name the folder that `train` "
+            f"there are no runs under {runs}/ either; train one, or give the folder that `train` "
             "wrote"
         )
     return suggest_names(Path(given).name, names, what=f"runs under {runs}/")
@@ -170,11 +173,11 @@ def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
 class RunLock(AbstractContextManager["RunLock"]):
     """The exclusive right to write in a run's folder; `lock_run` acquires it.
 
-    Creates the folder if necessary. The lock ends with `close` or with the process. `flock` also
+    Acquiring the lock creates the folder if necessary. The lock ends with `close` or with the process. `flock` also
     works on network file systems.
     """
 
-    # of the class: a signal may end `__init__` before its first line, and `__del__` asks
+    # A class attribute, because `__del__` needs it even if a signal ends `__init__` before its first line.
     _file: int | None = None
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
@@ -189,7 +192,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            import fcntl  # there is none on Windows
+            import fcntl  # does not exist on Windows
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -197,30 +200,34 @@ class RunLock(AbstractContextManager["RunLock"]):
             os.close(file)
             raise NmtkitError(
                 f"{self._folder.path}: another process is using this folder ({holder}); wait until "
-                "it ends, stop it, or name another folder with --run DIR"
+                "it ends, stop it, or use another folder with --run DIR"
             ) from None
         except (OSError, ImportError) as fault:
             self._notify(
                 f"{path}: this file system does not support locks ({fault}); make sure that no "
                 "other process trains in this folder"
             )
-        with suppress(OSError):  # on a full disk the lock holds without its holder's name
+        with suppress(
+            OSError
+        ):  # on a full disk, the lock is valid, but lacks the name of its holder
             os.truncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return file
 
     def set_aside(self) -> None:
-        """Sets the results of an earlier training aside until `commit_or_rollback` removes or restores them.
+        """Sets the results of an earlier run aside until `commit_or_rollback` removes or restores them.
 
-        Text, tokenizers and arrays stay in place, and the earlier run gets a copy.
+        Text, tokenizers and arrays stay in place, and the earlier run gets copies.
         """
         folder, kept = self._folder, self._folder.replaced
-        if not folder.has_training():  # nothing of it could be used
+        if (
+            not folder.has_training()
+        ):  # without weights, the other files of the earlier run are useless
             for part in folder.training_files():
                 _remove(part)
             return
         unfinished = kept.with_name(kept.name + ".new")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # left over from a process that was killed
         with write_errors(kept), ExitStack() as stack:
             stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
@@ -237,7 +244,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             os.replace(unfinished, kept)
             for part in folder.training_files():
                 os.replace(part, kept / part.name)
-            # last: with it the earlier run is whole there
+            # The recipe comes last, because its presence shows that the earlier run is complete.
             _linked(folder.recipe, RunFolder(kept).recipe)
 
     def commit_or_rollback(self) -> None:
@@ -250,11 +257,11 @@ class RunLock(AbstractContextManager["RunLock"]):
             if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
-            # else the process that moved it there, or back, was killed meanwhile
+            # Without its recipe, the earlier run is incomplete, because a process was killed while it moved the run.
             if earlier.exists():
                 for part in {*folder.parts()} - stay:
                     _remove(part)
-            # The checkpoints come last: while there are none, it is known that not all is back.
+            # The checkpoints come last, because their absence shows that the run has not been fully restored.
             for part in sorted(
                 kept.iterdir(),
                 key=lambda one: (one == earlier.checkpoints) - (one == earlier.recipe),

@@ -17,7 +17,7 @@ from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, lock_run, run_fol
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as one line of a list; unknown facts are empty or None."""
+    """A run as one line of a list; unknown values are empty or None."""
 
     name: str
     recipe: str = ""
@@ -25,7 +25,7 @@ class RunSummary:
     state: str = ""
     """`finished`, `stopped`, `training`, `preprocessed` or `damaged`."""
     why: str = ""
-    """The reason it finished, the process that trains it, or the damage."""
+    """The reason why it finished, the process that trains it, or the damage."""
     updates: int | None = None
     metric: str = ""
     """The metric that selects the best weights."""
@@ -70,7 +70,7 @@ def _summary(folder: RunFolder) -> RunSummary:
 def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
     updates, best = None, None
     for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
-        with suppress(NmtkitError):  # the last line may be half written
+        with suppress(NmtkitError):  # the last line may be incomplete
             event = parse_json(line, "")
             updates = int(event["update"])
             best = event.get(f"valid_{metric}") if event.get("best") else best
@@ -89,10 +89,10 @@ def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
 
 
 def _size(folder: Path) -> int:
-    """Total size of all files in bytes."""
+    """Returns the total size of all files in bytes."""
     sizes = [0]
     for path in folder.rglob("*"):
-        with suppress(OSError):  # a file that was removed meanwhile
+        with suppress(OSError):  # the file may have been removed in the meantime
             sizes.append(path.lstat().st_size * path.is_file())
     return sum(sizes)
 
@@ -106,11 +106,11 @@ def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
     marks = (folder.lock, folder.vocabulary, folder.checkpoints, folder.metrics, folder.result)
     if not folder.exists() or not any(part.exists() for part in marks):
         raise NmtkitError(
-            f"{folder.path}: not a run folder, left unchanged; {suggest_runs(name, runs)}"
+            f"{folder.path} is not a run folder, and was not changed; {suggest_runs(name, runs)}"
         )
     if folder.path.is_symlink():
         raise NmtkitError(
-            f"{folder.path}: a link to a run in another place; name {folder.path.resolve()}"
+            f"{folder.path} is a link to a run in another place; use {folder.path.resolve()} instead"
         )
     if writer := folder.lock_holder():
         raise NmtkitError(
@@ -120,10 +120,10 @@ def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
 
 
 def remove_run(folder: RunFolder, notify: Notify) -> None:
-    """Removes a run from `require_run`; reports and keeps files that nmtkit did not write."""
+    """Removes a run returned by `require_run`; keeps and reports files that nmtkit did not write."""
     try:
         with lock_run(folder, notify):
-            # till the end it is a run
+            # The recipe comes last, so that the folder counts as a run until the end.
             for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):
                 if part.is_dir() and not part.is_symlink():
                     shutil.rmtree(part)
@@ -137,27 +137,27 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
             folder.path.rmdir()
     except OSError as fault:
         raise NmtkitError(
-            f"{fault.filename or folder.path}: cannot be removed: {fault.strerror or fault}"
+            f"cannot remove {fault.filename or folder.path}: {fault.strerror or fault}"
         ) from fault
 
 
 def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
-    """Renames or moves a run from `require_run`; updates the run's own paths in its files."""
+    """Renames or moves a run returned by `require_run`; updates the paths within the run in its files."""
     if "/" not in name and not is_valid_name(name):
-        raise NmtkitError(f"{name!r}: not a valid folder name; give another name, or a path")
+        raise NmtkitError(f"{name!r} is not a valid folder name; use another name, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
     if os.path.lexists(new.path):
-        raise NmtkitError(f"{new.path}: this name is already taken; choose another")
+        raise NmtkitError(f"{new.path} already exists; choose another name")
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
-    # YAML breaks long lines at blanks
+    # YAML breaks long lines at spaces.
     place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))
-    # A training without a recipe keeps the pairs that it held out in its folder.
+    # A run that was trained without a recipe keeps its held-out pairs in its folder.
     files = filter(Path.is_file, (folder.recipe, folder.chosen, folder.request, folder.report))
     own = [part.name for part in files if place.search(part.read_bytes())]
     if own and ('"' in name or dump_yaml({"path": os.fsdecode(now)}).split()[1][0] in "'\""):
         raise NmtkitError(
-            f"{new.path}: files of this run contain the folder's name and could not be read with "
-            "this one; choose a name without quotes, : and #"
+            f"{new.path}: files of the run contain its path, and would be invalid with this name; "
+            "choose a name without quotes, : and #"
         )
     with lock_run(folder, notify):
         try:
@@ -165,7 +165,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
             os.rename(folder.path, new.path)
         except OSError as fault:
             raise NmtkitError(
-                f"{new.path}: {folder.path} cannot be moved there: {fault.strerror or fault}"
+                f"cannot move {folder.path} to {new.path}: {fault.strerror or fault}"
             ) from fault
         for part in map(new.path.joinpath, own):
             data = place.sub(lambda _: now, part.read_bytes())

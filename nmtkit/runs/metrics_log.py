@@ -1,4 +1,4 @@
-"""The logs of a run: `metrics.jsonl` with all events, counted across stages, and `train.log`."""
+"""The logs of a run: `metrics.jsonl`, in which updates are counted across stages, and `train.log`."""
 
 import errno
 import json
@@ -41,10 +41,9 @@ class MetricsLog:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None, unvalidated: str | None = None) -> None:
-        """Opens TensorBoard; a resumed training drops the events logged after its update.
+        """Opens TensorBoard; for a resumed run, drops the events that were logged after update `after`.
 
-        `unvalidated` is the stage whose state was saved before the validation of that update, which
-        is repeated.
+        `unvalidated` is the stage whose state was saved before the validation of that update, which is then repeated.
         """
         if after is not None and os.path.lexists(self.path):
             self.truncate_after(after, unvalidated)
@@ -55,7 +54,7 @@ class MetricsLog:
             self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
     def add(self, event: Event, stage: str = "", samples: Sequence[Sequence[str]] = ()) -> None:
-        """Writes a `Step`, or an `Evaluated` with `Validation.samples`, counted from the first stage on."""
+        """Writes a `Step`, or an `Evaluated` with `Validation.samples`; updates are counted from the first stage."""
         if isinstance(event, Step):
             group, values = "train", event.figures()
         elif isinstance(event, Evaluated):
@@ -71,7 +70,7 @@ class MetricsLog:
         }
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
-                record[key] = None  # JSON cannot say it
+                record[key] = None  # JSON has no NaN or infinity
         if group == "valid" and samples:
             record["samples"] = samples
         with write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
@@ -88,14 +87,14 @@ class MetricsLog:
             self._tensorboard.close()
 
     def truncate_after(self, after: int, unvalidated: str | None = None) -> None:
-        """Drops events after an update and an incomplete last line; a resumed run logs them again, see `begin`."""
+        """Drops events after an update, and an incomplete last line; a resumed run logs them again. See `begin`."""
         again = after, _kind(Evaluated), unvalidated
         kept = []
         try:
-            lines = self._text(errors="replace").split("\n")  # samples may hold other separators
+            lines = self._text(errors="replace").split("\n")  # samples may contain other separators
         except OSError as fault:
             raise NmtkitError(
-                f"{self.path}: cannot be read ({fault}); move it away to continue"
+                f"{self.path} cannot be read ({fault}); to continue, move the file to another place"
             ) from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
@@ -111,15 +110,14 @@ class MetricsLog:
     def read(self) -> Iterator[tuple[str, Step | Evaluated]]:
         """Yields all events in order with their stage ("" without stages), counted from the first stage.
 
-        Infinite or missing values become NaN. An incomplete last line of a running training is
-        skipped.
+        Infinite or missing values become NaN. An incomplete last line of a run in training is skipped.
         """
         try:
             lines = self._text().split("\n")
         except (OSError, UnicodeDecodeError) as fault:
             raise DataError(
-                f"{self.path}: cannot be read ({fault}); name the folder of a run that has "
-                "started training"
+                f"{self.path} cannot be read ({fault}); use the folder of a run whose training has "
+                "started"
             ) from fault
         made, reached = self._updates_made(), 0
         for number, line in enumerate(lines if made else lines[:-1], start=1):
@@ -137,21 +135,21 @@ class MetricsLog:
                 OverflowError,
             ) as fault:
                 raise DataError(
-                    f"{self.path}, line {number}: not a log entry (an object with `update` and "
-                    "`event`), so the file is damaged; delete the line, or restore the file from "
-                    "a copy of the run"
+                    f"{self.path}, line {number}: this is not a log entry (an object with `update` "
+                    "and `event`), so the file is damaged; delete the line, or restore the file "
+                    "from a copy of the run"
                 ) from fault
             reached = max(reached, event.update)
             yield stage, event
         if reached < made:
             raise DataError(
-                f"{self.path}: ends at update {reached:,}, but training made {made:,} updates, so "
-                "the file is truncated; restore it from a copy of the run, or delete "
-                f"{self.folder.result} to plot what is left"
+                f"{self.path} ends at update {reached:,}, but training ran for {made:,} updates, so "
+                "the file is truncated; restore it from a copy of the run, or, to plot the rest, delete "
+                f"{self.folder.result}"
             )
 
     def samples(self) -> list[tuple[int, list[list[str]]]]:
-        """Returns the update and the samples (source, reference, answer) of each validation that logged any."""
+        """Returns the samples (source, reference, answer) of each validation that logged any, with its update."""
         records = [
             parse_json(line, self.path.name)
             for line in self._text().split("\n")[:-1]
@@ -160,12 +158,12 @@ class MetricsLog:
         return [(int(one["update"]), one["samples"]) for one in records]
 
     def _text(self, errors: str = "strict") -> str:
-        if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+        if self.path.exists() and not self.path.is_file():  # reading a pipe would block
             raise OSError(errno.EINVAL, "not a file")
         return self.path.read_text(encoding="utf-8", errors=errors)
 
     def _updates_made(self) -> int:
-        """Number of updates of a finished training; 0 if it is unfinished or unknown."""
+        """Returns the number of updates of a finished run; 0 if the run is unfinished or the number unknown."""
         try:
             result = self.folder.result
             return (
@@ -215,7 +213,7 @@ def training_curves(run: Run, name: str) -> Training:
     steps = [event for _, event in events if isinstance(event, Step)]
     validations = [event for _, event in events if isinstance(event, Evaluated)]
     stages = {stage: event.update for stage, event in events if stage}
-    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
+    # The metric of the last stage. If the recipe is missing, the logged values are shown nevertheless.
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
     measured = dict.fromkeys(
         name for one in validations for name in one.metrics if name not in _NO_SCORES
@@ -252,7 +250,7 @@ _GIT_SECONDS = 10
 
 
 class TrainLog:
-    """Writes the messages of one training; messages before `open` are buffered.
+    """Writes the messages of a run; messages before `open` are buffered.
 
     If the file cannot be written, `notify` gets a message, and training continues.
     """
@@ -292,23 +290,22 @@ class TrainLog:
     def _give_up(self, path: Path, fault: OSError) -> None:
         self.close()
         self._notify(
-            f"{path}: cannot be written ({fault.strerror or fault}); training continues without "
-            "this log"
+            f"cannot write {path} ({fault.strerror or fault}); training continues without this log"
         )
 
     def close(self) -> None:
         """Closes the file; later messages are dropped."""
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # what could not be written was told
+            with suppress(OSError):  # write errors have already been reported
                 file.close()
 
 
 @cache
 def code_state() -> str:
-    """Returns the package's git commit and whether files were changed, or that there is no checkout."""
+    """Returns the package's git commit and whether files were changed, or a note that there is no checkout."""
     with suppress(OSError, subprocess.SubprocessError):
-        # it may be installed within another checkout
+        # the package may be installed within the checkout of another project
         if _git("ls-files", "--error-unmatch", "__init__.py"):
             return f"git commit {_git('describe', '--always', '--abbrev=40', '--exclude=*', '--dirty=, changed')}"
     return "not in a git checkout"

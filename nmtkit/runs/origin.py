@@ -1,8 +1,8 @@
-"""The origin of initial weights (`init_from`), a run or one run per part, recorded in `origin.json`.
+"""The origin of initial weights (`init_from`): a run, or one run per part, recorded in `origin.json`.
 
-Weights of a part are copied by name, and embedding rows by token. An encoder can thus be
-initialised from BERT, a decoder from GPT, or both from BERT: Rothe et al. 2020, "Leveraging
-Pre-trained Checkpoints for Sequence Generation Tasks".
+Weights of a part are copied by name, and embedding rows by token. This way an encoder can be initialized from BERT, a
+decoder from GPT, or both from BERT (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
+Tasks").
 """
 
 import os
@@ -39,8 +39,8 @@ from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
-"""Settings that may differ, like dropout: which attention is shown, whether both sides share one
-tokenizer, and the languages of an imported tokenizer.
+"""Settings that may differ, as dropout may: which attention is shown, whether both sides share a tokenizer, and the
+languages of an imported tokenizer.
 """
 
 
@@ -50,16 +50,16 @@ class WeightsOrigin(Settings):
     run: str = ""
     weights: str = ""
     sha256: str = ""
-    """The file's checksum."""
+    """Checksum of the weights file."""
     taken: str = ""
-    """The weights of a part that were copied; recorded when training starts."""
+    """Description of the copied weights of a part; recorded when training starts."""
 
 
 class FineTuningOrigin(WeightsOrigin):
     """The content of `origin.json`. With parts, `run` is only the source of the tokenizers, if any."""
 
     vocabulary: str = ""
-    """Checksum of the vocabulary; empty if the run learns its own tokenizers."""
+    """Checksum of the vocabulary; empty if the run trains its own tokenizers."""
     parts: dict[str, WeightsOrigin] = Field(default_factory=dict)
     test: SplitFiles | None = None
     """Test set of the original text, which measures forgetting."""
@@ -68,18 +68,21 @@ class FineTuningOrigin(WeightsOrigin):
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
-    """Returns the origin in a recipe's `init_from`, if any; it must not be `folder`, the new run."""
+    """Returns the origin described by a recipe's `init_from`, if any; it must not be `folder`, the new run."""
     if recipe.init_from is None:
         return None
     if recipe.init_from.test and not (recipe.init_from.run and TASKS.get(recipe.task).references):
-        why = "scores before and after require a whole `run` and a task with references; remove it"
+        why = (
+            "scores before and after fine-tuning require `init_from.run` and a task with references; "
+            "remove this key"
+        )
         raise RecipeError(f"recipe {recipe.name}: `init_from.test`: {why}")
     sources = {key: find_run(run)[0] for key, run in recipe.init_from.runs.items()}
     source_folders = [source.folder.path.resolve() for source in sources.values()]
     if folder is not None and folder.path.resolve() in source_folders:
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is also the folder to train in; name another "
-            "folder for the training with --run DIR"
+            f"recipe {recipe.name}: `init_from` is also the folder of the new run; use another "
+            "folder for the new run with --run DIR"
         )
     origins = {}
     for key, source in sources.items():
@@ -90,7 +93,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
             sha256=file_sha256(weights),
         )
         if key in PARTS:
-            # A trial on the meta device, without weights, finds shapes that do not fit before the training begins.
+            # A trial on the meta device, which needs no memory, finds mismatched shapes before training begins.
             with torch.device("meta"):
                 model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
                 source_model = build_model(source.newest_stage().recipe, source.load_tokenizers())
@@ -146,14 +149,14 @@ def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -
         names = " and ".join(groups)
         keys = " and ".join(f"`{group}`" for group in groups)
         raise RecipeError(
-            f"recipe {recipe.name}: the weights of `init_from` ({source.folder.path}) require its "
-            f"own {names}; remove {keys} from the recipe to use them:",
+            f"recipe {recipe.name}: the weights of `init_from` ({source.folder.path}) require the {names} of "
+            f"that run; remove {keys} from the recipe. These settings differ:",
             *(f"  {fault}" for fault in faults),
         )
 
 
 def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """Describes settings of a group that differ from another run but must not."""
+    """Describes the settings of a group that must be the same as in another run, but differ."""
     our_kind = ours.get("kind")
     their_kind = theirs.get("kind")
     if our_kind != their_kind:
@@ -169,7 +172,7 @@ def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, An
 
 
 def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
-    """Writes the origin of a new run into its folder, and copies the files that export needs of a public model."""
+    """Writes the origin of a new run into its folder, and copies the files that the export of a public model needs."""
     write_json(folder.origin, origin.model_dump(mode="json"))
     public = RunFolder(Path(origin.run)).public
     if origin.weights and public.is_dir():
@@ -188,22 +191,24 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
         return parse(FineTuningOrigin, recorded, str(path))
     except (DataError, RecipeError) as fault:
         raise CheckpointError(
-            f"{path}: damaged ({fault}); restart the training with --overwrite"
+            f"{path} is damaged ({fault}); restart training with --overwrite"
         ) from fault
 
 
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     """Returns the origin's tokenizers for a task.
 
-    If the origin has a single text, its tokenizer serves all texts of the task; a task with a
-    single text uses the tokenizer of that text.
+    If the origin has only one text, its tokenizer is used for all texts of the task. A task with only one text uses the
+    tokenizer of that text.
 
     Raises:
         CheckpointError: the tokenizers are missing or have changed.
     """
     tokenizers = Run(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
-        raise CheckpointError(f"{origin.run}: its vocabulary has changed; restart the training")
+        raise CheckpointError(
+            f"{origin.run}: the vocabulary of this run has changed; restart training with --overwrite"
+        )
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 and len(texts) > 1:
         (tokenizer,) = tokenizers.values()
@@ -224,7 +229,7 @@ def load_origin_weights(
     """Loads the recorded initial weights, if any, into a model; records which weights of parts were copied.
 
     Raises:
-        CheckpointError: the weights are missing, have changed, or belong to another model.
+        CheckpointError: the weights are missing, have changed, or belong to a different model.
     """
     origin = read_origin(folder)
     if origin is None or not (origin.weights or origin.parts):
@@ -233,7 +238,7 @@ def load_origin_weights(
         path = weights_origin.weights
         if os.path.isfile(path) and file_sha256(Path(path)) != weights_origin.sha256:
             raise CheckpointError(
-                f"{path}: changed since this training was prepared; restart with --overwrite"
+                f"{path} has changed since this run was prepared; restart training with --overwrite"
             )
     if not origin.parts:
         assign_weights(
@@ -256,13 +261,13 @@ def load_origin_weights(
 def _copy_and_describe(
     model: Model, part: str, source: Model, tokenizers: tuple[Tokenizers, Tokenizers] | None = None
 ) -> str:
-    """Copies a part with `copy_part`, and describes differences between settings of both models."""
+    """Copies a part with `copy_part`, and describes differences between the settings of both models."""
     theirs = source.config.model_dump()
     ours = model.config.model_dump()
     group = "model"
     part_settings = ours.get(part)
     if isinstance(part_settings, dict) and part_settings.get("kind") == source.config.kind:
-        # The settings of this part are a group of their own, such as `model.src_embedding`.
+        # This part has its own group of settings, such as `model.src_embedding`.
         group = f"model.{part}"
         ours = part_settings
     shared = []
@@ -279,8 +284,8 @@ def _copy_and_describe(
 def keep_public_form(model: Model, tokenizers: Tokenizers) -> None:
     """Restricts the training of an imported model so that it can still be exported to its public format.
 
-    Embedding and output rows that are one row in the public format stay equal (see
-    `tie_shared_rows`). The output bias, which the public format lacks, is frozen.
+    Embedding and output rows that share one row in the public format stay equal (see `tie_shared_rows`). The output
+    bias, which the public format lacks, is frozen.
     """
     bias = dict(model.named_parameters()).get("output.bias")
     if bias is not None:
@@ -319,24 +324,21 @@ def copy_part(
 ) -> str:
     """Copies one of `PARTS` from another model.
 
-    If the other model lacks this part, its other side is used: an encoder initialises a decoder
+    If the other model lacks this part, the part of its other side is used, so that an encoder can initialize a decoder
     (BERT2BERT).
 
     Args:
-        model: the model to initialise.
+        model: the model to initialize.
         part: name of the part.
         source: the other model.
         differences: descriptions of differing settings, for the error message.
-        tokenizers: tokenizers of both models, which match embedding rows; not needed on the meta
-            device.
+        tokenizers: tokenizers of both models, by which embedding rows are matched; not needed on the meta device.
 
     Returns:
-        A description of the weights that were copied, have additional rows, stay random, or were
-        not used.
+        a description of the weights that were copied, have additional rows, stay random, or were not used.
 
     Raises:
-        RecipeError: a shape does not match, a frozen weight is missing, or the other model has no
-            such weights.
+        RecipeError: a shape does not match, a frozen weight is missing, or the other model has no such weights.
     """
     theirs = part_of(source, part)
     if not theirs:
@@ -346,8 +348,8 @@ def copy_part(
     for name, weight in model.state_dict(keep_vars=True).items():
         if name.startswith(PARTS[part]):
             weights[name] = weight
-    # A tied weight has several names, and only one is used: if possible one that the other model has, too. Those names
-    # come last, so that they replace others.
+    # A tied weight has several names, of which only one is used, if possible one that the other model has, too. The
+    # names that both models have come last, so that they replace others.
     name_by_id = {}
     for name in sorted(weights, key=lambda name: name in theirs):
         name_by_id[id(weights[name])] = name
@@ -357,11 +359,11 @@ def copy_part(
     token_weights = _token_weights(model)
     faults = _misfits(part, ours=ours, theirs=theirs, token_weights=token_weights)
     if not taken and not faults:
-        faults.append(f"that {source.config.kind} has no weights for {', '.join(_grouped(ours))}")
+        faults.append(f"the {source.config.kind} in that run has no {', '.join(_grouped(ours))}")
     if faults:
         raise RecipeError(
-            f"`init_from.{part}`: its weights do not fit; use another run, or change the model "
-            "settings:",
+            f"`init_from.{part}`: the weights of that run do not fit this model; use another run, or "
+            "change the model settings:",
             *(f"  {fault}" for fault in (*faults[:3], *differences)),
         )
 
@@ -401,13 +403,13 @@ def _misfits(
     theirs: Mapping[str, Tensor],
     token_weights: Mapping[str, str],
 ) -> list[str]:
-    """Describes weights of a part with different shapes, and frozen weights missing in the other model."""
+    """Describes the weights of a part that have different shapes, and frozen weights that the other model lacks."""
     faults = []
     for name, weight in ours.items():
         is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
         # Frozen weights of another part, such as ELMo in the embedding of an encoder, come from that part's run.
         if is_frozen and name.startswith(f"{part}.") and name not in theirs:
-            faults.append(f"{name} is never trained, and that run does not have it")
+            faults.append(f"{name} is frozen and must come from that run, which does not have it")
     for name, weight in ours.items():
         if name not in theirs:
             continue
@@ -416,12 +418,12 @@ def _misfits(
         may_have_other_rows = name in token_weights or name.endswith("_positions.table")
         first_axis = 1 if may_have_other_rows else 0
         if our_shape[first_axis:] != their_shape[first_axis:]:
-            faults.append(f"{name} is {our_shape}, but {their_shape} in that run")
+            faults.append(f"{name} has shape {our_shape}, but {their_shape} in that run")
     return faults
 
 
 def _vocabulary(tokenizers: Tokenizers, column: str) -> Vocabulary:
-    """Returns the vocabulary of a text; a model of another task may have a single text of another name."""
+    """Returns the vocabulary of a text. A model of a different task may have only one text, with a different name."""
     tokenizer = tokenizers.get(column)
     if tokenizer is None:
         tokenizer = next(iter(tokenizers.values()))
@@ -437,7 +439,7 @@ def _other_side(name: str) -> str:
 
 
 def _grouped(names: Iterable[str]) -> list[str]:
-    """Shortens weight names to their sub-layer without the layer number; returns each once."""
+    """Shortens names of weights to their sub-layers without layer numbers; returns each name once."""
     groups: dict[str, None] = {}  # an ordered set
     for name in names:
         without_number = re.sub(r"\.\d+\.", ".N.", name)

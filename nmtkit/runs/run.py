@@ -64,14 +64,14 @@ MODEL_VARIABLE = "NMTKIT_MODEL"
 
 
 class InferenceConfig(Settings):
-    """The recipe settings for decoding, stored in `inference.json` so that no recipe is read."""
+    """The recipe settings for decoding, stored in `inference.json` so that the recipe does not have to be read."""
 
     name: str
     task: str
     model: AnyModelConfig
     search: AnySearch
     max_source_tokens: int | None = None
-    """Maximum number of source tokens that the model reads; None: no limit."""
+    """Maximum number of source tokens that the model reads; None means no limit."""
     checkpoints: str = ""
     """The folder of the stage within the run's folder."""
     recipe_sum: str = ""
@@ -92,7 +92,7 @@ class InferenceConfig(Settings):
 
 
 def source_token_limit(recipe: "Recipe") -> int | None:
-    """Returns the number of source tokens that a recipe's model reads; None: no limit."""
+    """Returns the number of source tokens that a recipe's model reads; None means no limit."""
     cuts = recipe.data.truncation
     return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
@@ -111,8 +111,8 @@ class SavedStage:
 class Run(AbstractContextManager["Run"]):
     """A run in its folder; this process may write there while it holds the lock (`may_write`).
 
-    `Run(folder)` and `open` are for reading; `create` and `open_to_write` also hold the lock until
-    `close`. Creating the object touches no file; the recipe is read once, on demand.
+    `Run(folder)` and `open` are for reading; `create` and `open_to_write` also hold the lock until `close`. Creating
+    the object does not access any files; the recipe is read once, on demand.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -129,7 +129,7 @@ class Run(AbstractContextManager["Run"]):
     @classmethod
     def open_to_write(cls, path: str | Path, notify: Notify = ignore) -> "Run":
         """Opens a run for writing, to resume it; raises CheckpointError if there is none."""
-        cls.open(path)  # the lock would make a folder where there is none
+        cls.open(path)  # raises the error first, because locking would create a missing folder
         run = cls(RunFolder(Path(path)))
         run._lock = lock_run(run.folder, notify)
         return run
@@ -144,8 +144,8 @@ class Run(AbstractContextManager["Run"]):
     ) -> "Run":
         """Creates a run for writing, or opens one that was only preprocessed.
 
-        `path` defaults to `runs/` plus the recipe's name. With `overwrite` an earlier run is
-        replaced, but kept until the new training has saved its first state.
+        `path` defaults to `runs/` plus the recipe's name. With `overwrite`, an earlier run is replaced, but kept until
+        the new run has saved its first state.
         """
         run = cls(RunFolder.at(path, recipe.name))
         folder = run.folder
@@ -171,10 +171,10 @@ class Run(AbstractContextManager["Run"]):
         weights: Mapping[str, Tensor],
         reason: str,
     ) -> "Run":
-        """Writes a run whose weights were not trained in its folder: an imported model or a copy.
+        """Writes a run whose weights were not trained in its folder, i.e. an imported model or a copy.
 
-        The folder is new and not yet known to other processes. `reason` is the origin of the
-        weights, such as "imported".
+        The folder is new, and not yet known to other processes. `reason` is the origin of the weights, such as
+        "imported".
         """
         tokenizers.save(folder.vocabulary)
         save_weights(folder.average, weights, tokenizers.checksum)
@@ -194,7 +194,7 @@ class Run(AbstractContextManager["Run"]):
         return self._lock is not None and self._lock.is_open
 
     def commit(self) -> None:
-        """Removes the run that this one replaces once this one has a checkpoint."""
+        """Removes the run that this run replaces, if this run has a checkpoint."""
         if self._lock is not None and self._lock.is_open:
             self._lock.commit_or_rollback()
 
@@ -228,28 +228,28 @@ class Run(AbstractContextManager["Run"]):
         """The recipe of the run; raises CheckpointError if the folder is not a run."""
         path = self.folder.path
         if not self.folder.exists():
-            what = "there is no such folder"
-            remedy = "name the folder that `train` wrote"
+            what = "does not exist"
+            remedy = "use the folder that `train` wrote"
             if path.is_dir():
-                what = "it contains no recipe.yaml"
+                what = "is not a run folder, because it contains no recipe.yaml"
             elif path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".xz") and path.is_file():
-                what = "it is an archive"
-                remedy = "unpack it, and name the folder in it"
+                what = "is an archive"
+                remedy = "unpack it, and use the run folder that it contains"
             elif path.exists():
-                what = "it is a file"
-            raise CheckpointError(f"{path}: not a run folder: {what}; {remedy}")
-        # which loads the settings of training, that decoding does without
+                what = "is a file, not a run folder"
+            raise CheckpointError(f"{path} {what}; {remedy}")
+        # imported late: it loads the training settings, which decoding does not need
         from nmtkit.config import load
 
         return load(self.folder.recipe, trained=True)
 
     @cached_property
     def _saved_inference(self) -> InferenceConfig | None:
-        """Returns None if it is missing, damaged or out of date; then the recipe is read."""
+        """Returns the saved settings, or None if they are missing, damaged or out of date; then the recipe is read."""
         path = self.folder.inference
         load_copy(self.folder.path)
         with suppress(OSError, NmtkitError, TypeError):
-            if path.is_file() and self.folder.recipe.is_file():  # a pipe would be waited for
+            if path.is_file() and self.folder.recipe.is_file():  # reading a pipe would block
                 config = parse(InferenceConfig, parse_json(path.read_bytes(), ""), str(path))
                 return (
                     config
@@ -286,7 +286,7 @@ class Run(AbstractContextManager["Run"]):
         write_json(self.folder.inference, config.model_dump(mode="json"))
 
     def load_tokenizers(self) -> Tokenizers:
-        """The tokenizers of the run."""
+        """Loads the tokenizers of the run."""
         if not self.folder.vocabulary.is_dir():
             raise CheckpointError(
                 f"{self.folder.vocabulary}: the vocabulary is missing; copy the whole run "
@@ -342,16 +342,18 @@ class Run(AbstractContextManager["Run"]):
                 if (file := named[name]) and file.is_file()
             ]
             there = (
-                f"it has: {', '.join(have)}"
+                f"the checkpoints are {', '.join(have)}"
                 if have
-                else "it has no checkpoints yet; train it first"
+                else "the run has no checkpoints yet; train it first"
             )
-            missing = f" ({path} is not there)" if path else ""
-            raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
+            missing = f" ({path} does not exist)" if path else ""
+            raise CheckpointError(
+                f"{self.folder.path} has no checkpoint {which!r}{missing}; {there}"
+            )
         return path
 
     def members(self) -> "list[Run]":
-        """The runs of an ensemble; just this run if it is a single one."""
+        """Returns the runs of an ensemble, or only this run if it is not an ensemble."""
         return [self]
 
     def open_model(
@@ -359,8 +361,8 @@ class Run(AbstractContextManager["Run"]):
     ) -> "tuple[Model, Tokenizers, Recipe]":
         """Returns the model in evaluation mode, its tokenizers and recipe; `which` is as in `weights`.
 
-        Model and recipe belong to the stage of the weights; for an average or an external file, to
-        the newest validated stage.
+        Model and recipe belong to the stage of the weights or, for an average or an external file, to the newest
+        validated stage.
         """
         weights = self.weights(which)
         recipe = self._recipe_of(weights)
@@ -374,7 +376,7 @@ class Run(AbstractContextManager["Run"]):
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
-        """Like `open_model`, with only the settings that decoding needs."""
+        """Does the same as `open_model`, with only the settings that decoding needs."""
         settings = self.inference_of(which)
         return *self._load(settings.model, self.weights(which), device), settings
 
@@ -386,9 +388,9 @@ class Run(AbstractContextManager["Run"]):
         return InferenceConfig.of(self._recipe_of(self.weights(which)))
 
     def outline(self, which: str = "auto") -> tuple[Model, Tokenizers]:
-        """Like `open_for_inference` on the CPU, without reading weights; the model's weights must not be used.
+        """Does the same as `open_for_inference` on the CPU without reading weights; the weights must not be used.
 
-        Memory that is never written is not allocated.
+        The weights are uninitialized, so the system does not allocate memory for them.
         """
         tokenizers = self.load_tokenizers()
         settings = self.inference_of(which)
@@ -427,7 +429,7 @@ class EnsembleRun(Run):
         ):
             remedy = "use a name that all of them have, such as best or last"
             raise RecipeError(
-                f"{which}: a single file cannot hold the weights of all models of an ensemble; "
+                f"{which}: a single file cannot contain the weights of all models of an ensemble; "
                 f"{remedy}"
             )
         opened = [run.open_for_inference(device, which) for run in self.runs]
@@ -443,8 +445,8 @@ class EnsembleRun(Run):
         if None in members:
             place = self.runs[members.index(None)].folder.path
             raise RecipeError(
-                f"{place}: only models that generate text can form an ensemble, and this one "
-                "does not"
+                f"{place}: only models that generate text can form an ensemble, but this model does not; "
+                "remove it"
             )
         return (
             Ensemble([one for one in members if one is not None], self._mean, self._weights),
@@ -472,10 +474,10 @@ def find_run(
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
 ) -> tuple[Run, str]:
-    """Returns the run to use and the reason in words; raises CheckpointError if there is none.
+    """Returns the run to use, and the reason as text; raises CheckpointError if there is none.
 
-    `model` is a run's folder or its name under `runs/`; several form an ensemble, to which `mean`
-    and `weights` apply. None means `$NMTKIT_MODEL`, or else the newest finished run of the task.
+    `model` is a run's folder or its name under `runs/`. Several runs form an ensemble, to which `mean` and `weights`
+    apply. None means `$NMTKIT_MODEL`, or else the newest finished run of the task.
     """
     names = (
         []
@@ -489,7 +491,7 @@ def find_run(
         return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
     if weights is not None or mean != "probabilities":
         raise RecipeError(
-            "ensemble and ensemble_weights apply only to several runs; name the other runs "
+            "`ensemble` and `ensemble_weights` apply only to more than one run; give the other runs "
             "with -m RUN as well"
         )
     if names:
@@ -499,7 +501,7 @@ def find_run(
             return _named_run(given)[0], f"${MODEL_VARIABLE}"
         except CheckpointError as fault:
             raise CheckpointError(
-                f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN"
+                f"the run in ${MODEL_VARIABLE} cannot be opened: {fault}; or give a run with -m RUN"
             ) from fault
     finished = [RunFolder(path.parent) for path in RUNS_FOLDER.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
@@ -507,22 +509,20 @@ def find_run(
     of_task = f" for {task}" if task else ""
     if newest is None:
         raise CheckpointError(
-            f"no finished run{of_task} under {RUNS_FOLDER}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            f"there is no finished run{of_task} under {RUNS_FOLDER}/; give one with -m RUN or ${MODEL_VARIABLE}, "
             f"or train one (`nmtkit train {TASKS.get(task or TRANSLATION.name).demo or 'RECIPE'}`)"
         )
     return newest, f"the newest finished run{of_task} under {RUNS_FOLDER}/"
 
 
 def find_training(model: str) -> Run:
-    """Returns a run, by folder or name, to inspect its training, even while it replaces another."""
+    """Returns a run, by folder or name, for inspecting its training, even while it replaces another run."""
     folder = RunFolder(Path(model))
-    # also where a file or another folder has the run's name
+    # the run under runs/ is also used if a file or another folder has its name
     if not folder.exists() and (RUNS_FOLDER / model).is_dir():
         folder = RunFolder(RUNS_FOLDER / model)
     elif not folder.path.exists():
-        raise CheckpointError(
-            f"{model}: not a run folder: there is no such folder; {suggest_runs(model)}"
-        )
+        raise CheckpointError(f"{model}: there is no such run; {suggest_runs(model)}")
     return Run(folder)
 
 
@@ -535,7 +535,7 @@ def _named_run(model: str) -> tuple[Run, str]:
 
 
 def weights_to_average(run: Run, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """Returns the `best` (None: all) or most `recent` weights files of a run's newest validated stage."""
+    """Returns the weights files of a run's newest validated stage: the `best` or `recent` ones, or by default all."""
     checkpoints = run.newest_stage().checkpoints
     kept = checkpoints.best() if recent is None else checkpoints.recent()
     wanted = recent or best or 2
@@ -550,11 +550,11 @@ def weights_to_average(run: Run, best: int | None = None, recent: int | None = N
 
 
 def average_files(files: Sequence[Path], output: Path, of: Run | None = None) -> None:
-    """Averages weights files into one; all must fit each other and the model of the run `of`."""
+    """Averages weights files into one; their shapes must be equal, and must fit the model of the run `of`."""
     if len(files) < 2:
         raise CheckpointError(
             f"{files[0] if files else output}: an average requires at least two checkpoints; "
-            "name more"
+            "give more"
         )
     if of is None:
         model, vocabulary = None, next(filter(None, map(read_vocabulary_checksum, files)), "")

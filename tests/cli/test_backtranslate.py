@@ -31,7 +31,7 @@ def test_back_translations_are_a_corpus_for_recipes(
     )
     refused(
         console("backtranslate", "-m", trained, mono, "-o", "back"),
-        "another max_ratio: 2.0, not 3.0",
+        "a different max_ratio: 2.0, not 3.0",
     )
     done = succeeded(
         console(
@@ -48,9 +48,9 @@ def test_backtranslate_is_resumed_only_with_the_same_models(
     one = ["backtranslate", corpus / "test.tgt", "-o", "back", "-m", trained]
     both = [*one, "-m", trained]
     succeeded(console(*both))
-    refused(console(*one), "was begun with another checkpoint file: ['")
+    refused(console(*one), "was started with a different checkpoint file: ['")
     for setting, message in {
-        "ensemble=log-probabilities": "another ensemble: None, not 'log-probabilities'",
-        "ensemble_weights=[2, 1]": "another ensemble_weights: None, not '[2.0, 1.0]'",
+        "ensemble=log-probabilities": "a different ensemble: None, not 'log-probabilities'",
+        "ensemble_weights=[2, 1]": "a different ensemble_weights: None, not '[2.0, 1.0]'",
     }.items():
-        refused(console(*both, "--search", setting), f"was begun with {message}")
+        refused(console(*both, "--search", setting), f"was started with {message}")

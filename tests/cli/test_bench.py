@@ -108,7 +108,7 @@ def test_a_dry_run_cannot_be_resumed(corpus: Path, console: Command) -> None:
 @pytest.mark.parametrize(
     ("name", "title", "note"),
     [
-        pytest.param("demo", "the whole training of demo", "", id="one stage"),
+        pytest.param("demo", "complete training of demo", "", id="one stage"),
         pytest.param(
             "demo-news-pointer-generator",
             "stage pointer of demo-news-pointer-generator",
@@ -134,7 +134,7 @@ def test_a_dry_run_is_of_the_first_stage(
 
 @pytest.mark.parametrize(
     ("name", "note"),
-    [("demo", ""), ("demo-news-pointer-generator", "these are updates of stage pointer; ")],
+    [("demo", ""), ("demo-news-pointer-generator", "only updates of stage pointer were measured")],
     ids=["one stage", "two stages"],
 )
 def test_bench_train_names_the_stage_that_it_measures(
@@ -154,7 +154,8 @@ def test_without_its_text_a_recipe_trains_on_random_words(
     own = tmp_path / "tiny.yaml"
     own.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
-    assert "on random words (25 and 25 per line), because the recipe's text is missing" in done.out
+    shown = " ".join(done.out.split())  # the table wraps where the path of the recipe is long
+    assert "on random words (25 and 25 per line), because the recipe's text is missing" in shown
     assert "train.src" in done.err
     refused(
         nmtkit(
@@ -237,7 +238,7 @@ def test_compare_trains_each_recipe_once_and_shows_both(
     assert "different test sets" in nmtkit("compare", *runs, cwd=tmp_path).err
     refused(
         nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path),
-        "--set changes only recipes",
+        "--set applies only to recipes",
     )
     (tmp_path / "runs" / "attends" / "result.json").unlink()
     refused(nmtkit("compare", *runs, cwd=tmp_path), "not finished")
@@ -276,9 +277,7 @@ def test_compare_trains_and_summarizes_seeds(
     assert {run.name: (run / "test.out").read_bytes() for run in runs} == before, (
         "answers that are there stay"
     )
-    refused(
-        nmtkit("compare", *runs, "--seeds", "2", cwd=tmp_path), "this is a run: leave --seeds out"
-    )
+    refused(nmtkit("compare", *runs, "--seeds", "2", cwd=tmp_path), "this is a run; remove --seeds")
     latex = succeeded(nmtkit("compare", *runs, "--format", "latex", cwd=tmp_path)).out
     assert latex.startswith("\\begin{tabular}{lrrrr}\n\\toprule\nsystem & seeds & mean BLEU")
 
@@ -289,6 +288,6 @@ def test_compare_refuses_captioners(tmp_path: Path, console: Command, name: str)
     make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)
     refused(
         console("compare", name),
-        f"{name}: compare scores translations of text with BLEU",
+        f"{name}: `nmtkit compare` supports only models that translate text",
         "`nmtkit score`",
     )

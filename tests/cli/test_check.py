@@ -60,16 +60,16 @@ REPORTS = {
     "pairs and a validation set": Case(
         "train.en train.de --valid valid.en valid.de",
         out=[
-            "No faults found in 61 pairs.",
+            "No problems found in 61 pairs.",
             "train: words per line",
             "valid: letters of the target Latin 100.0%",
         ],
     ),
-    "one file": Case("train.en", out=["No faults found in 60 lines."]),
+    "one file": Case("train.en", out=["No problems found in 60 lines."]),
     "empty files": Case(
         "none.en none.de",
         code=1,
-        out=["Not ready to train on: 1 error in 0 lines.", "no lines at all"],
+        out=["Not ready to train on: 1 error in 0 lines.", "file has no lines"],
     ),
     "JSON lines whose fields are named": Case(
         "corpus.jsonl#article corpus.jsonl#summary", out=["60 pairs"]
@@ -77,9 +77,9 @@ REPORTS = {
     "JSON lines with other fields": Case("corpus.jsonl", code=1, out=["no field 'src'"]),
     "a recipe without a tokenizer": Case(
         "mine.yaml",
-        err=["learning a tokenizer (word) for this check, because runs/mine has none"],
+        err=["training a tokenizer (word) for this check, because runs/mine has none"],
         out=[
-            "The tokenizer (word) was learned for this check.",
+            "The tokenizer (word) was trained for this check.",
             "unknown",
             "What preprocessing will do",
         ],
@@ -96,7 +96,7 @@ REPORTS = {
     ),
     "texts of other stages": Case(
         f"mine.yaml --no-tokens --set 'stages={json.dumps(STAGES)}'",
-        err=["not checked; check them as files: ", "/more.de"],
+        err=["are not checked; to check them, pass them as files: ", "/more.de"],
     ),
 }
 
@@ -116,7 +116,7 @@ def test_languages_are_shown_and_a_mixed_side_is_explained(check: Command) -> No
         out=[
             "data: language of the source: en",
             "note: a side was not searched for lines in other languages (data, 1)",
-            "10% of a sample of 199 lines seem not to be in the most common language, fr, but in others: de",
+            "10% of a sample of 199 lines do not seem to be in the most common language, fr, but in de",
         ],
         not_out=["language of the target"],
     )
@@ -170,13 +170,13 @@ def test_check_shows_where_files_stop_to_match(check: Command) -> None:
     done = check(*FILES)
     assert done.code == 1
     report = " ".join(done.out.split())
-    assert "60 lines here, 59 in train.de; they perhaps diverge near line 31:" in report
-    shown = report[report.index("they perhaps diverge") : report.index("findings")]
+    assert "60 lines here, but 59 in train.de; the files perhaps diverge near line 31:" in report
+    shown = report[report.index("the files perhaps diverge") : report.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
 
 
-NO_REPORT = "train.en: this file exists and is not a report"
+NO_REPORT = "train.en: this file already exists and is not a report"
 NO_NAME = "--fix, --html and --json need a name"
 REFUSED = {
     "train.en train.de": {
@@ -184,7 +184,7 @@ REFUSED = {
         "--html ''": NO_NAME,
         "--json ''": NO_NAME,
         "--fix ''": NO_NAME,
-        "--html one --json ./one": "--html and --json would both write one: name two files",
+        "--html one --json ./one": "--html and --json would both write one; use two files",
         "--html nowhere/report": "the folder nowhere does not exist",
         "--json nowhere/report": "the folder nowhere does not exist",
     },
@@ -221,7 +221,7 @@ def test_json_on_standard_output_is_all_there_is(check: Command) -> None:
 def test_reports_are_written(check: Command) -> None:
     done = succeeded(check(*FILES, "--html", "report.html", "--json", "report.json"))
     assert "wrote report.html" in done.err
-    assert "No faults found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
+    assert "No problems found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["wrong"] is False
 
 
@@ -255,9 +255,9 @@ def test_a_recipe_is_checked_with_the_tokenizer_of_its_run(
     succeeded(console("preprocess", "mine.yaml"))
     done = succeeded(check("mine.yaml"))
     assert "The tokenizer (word) comes from runs/mine." in done.out
-    assert "learning a tokenizer" not in done.err
+    assert "training a tokenizer" not in done.err
     assert (
-        "was learned for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
+        "was trained for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
     )
 
 

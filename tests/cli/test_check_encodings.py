@@ -76,7 +76,7 @@ def test_candidates_are_named_where_the_encoding_is_not_certain(console: Command
     write("a.tgt", [*ENGLISH[:-1], "ő"], "iso8859-2")
     done = console("check", "a.en", "a.tgt", "--fix", "clean")
     assert "a.tgt: not UTF-8, " in done.out
-    assert "name its encoding: --encoding" in done.out
+    assert "specify its encoding: --encoding" in done.out
     named = console("check", "a.en", "a.tgt", "--encoding", "a.tgt=iso8859-2", "--fix", "named")
     assert named.code == 0, named
     assert Path("named/a.tgt").read_text(encoding="utf-8").splitlines()[-1] == "ő"
@@ -86,7 +86,7 @@ def test_check_names_the_encoding(console: Command) -> None:
     write("a.tgt", FRENCH, "cp1252")
     done = console("check", "a.en", "a.tgt", "--json", "report.json")
     assert done.code == 1
-    assert "a.tgt: Windows-1252 (so decoded, its letters and words are French" in done.out
+    assert "a.tgt: Windows-1252 (decoded this way, its letters and words are French" in done.out
     report = json.loads(Path("report.json").read_text(encoding="utf-8"))
     assert report["encodings"]["a.tgt"]["names"] == ["cp1252"]
     assert console("check", "a.en", "a.tgt", "--encoding", "a.tgt=cp1252").code == 0

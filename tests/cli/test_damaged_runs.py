@@ -35,7 +35,7 @@ def test_a_damaged_state_is_refused_and_nothing_else_changes(
     succeeded(nmtkit("average", "-m", copied))
     flip(copied / "checkpoints/last.safetensors", place)
     before = contents(copied)
-    refused(go_on(), "last.safetensors: damaged", "use other weights of its folder")
+    refused(go_on(), "last.safetensors: damaged", "use other weights from its folder")
     del before["recipe.yaml"]  # it says how long training was to go on
     after = contents(copied)
     # what was refused is told behind it
@@ -60,7 +60,7 @@ def test_training_is_not_resumed_beside_damaged_weights(
     weights = copied / "checkpoints/weights-00000040.safetensors"
     damage(weights)
     before = (copied / "result.json").read_bytes()
-    refused(go_on(), f"{weights}", "to continue without it, delete it and ", "kept.json")
+    refused(go_on(), f"{weights}", "to continue without this file, delete it and ", "kept.json")
     assert (copied / "result.json").read_bytes() == before
     weights.unlink(missing_ok=True)
     (copied / "checkpoints/kept.json").unlink()
@@ -82,10 +82,10 @@ def test_a_damaged_or_foreign_vocabulary_is_refused(
     refused(
         nmtkit("translate", "-m", copied, stdin="ba ce\n"),
         "weights-",
-        "trained with another vocabulary",
+        "trained with a different vocabulary",
     )
-    refused(nmtkit("average", "-m", copied), "weights-", "trained with another vocabulary")
-    refused(go_on(), "train was made with another vocabulary")
+    refused(nmtkit("average", "-m", copied), "weights-", "trained with a different vocabulary")
+    refused(go_on(), "train was made with a different vocabulary")
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_damaged_data_are_preprocessed_again(trained: Path, copied: Path, go_on:
 def test_an_average_that_cannot_be_read_is_refused(copied: Path, nmtkit: Command) -> None:
     (copied / "average.safetensors").symlink_to("average.safetensors")
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "average.safetensors")
-    refused(nmtkit("average", "-m", copied, "-o", "."), "a folder; name a file")
+    refused(nmtkit("average", "-m", copied, "-o", "."), "a folder; use a file name")
 
 
 ODD = {

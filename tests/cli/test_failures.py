@@ -32,10 +32,10 @@ def test_one_message_names_every_fault_of_a_recipe_with_its_line(
     (folder / "bad.yaml").write_text(text)
     done = refused(
         console("train", folder / "bad.yaml"),
-        "unknown key `model.hiden_size`: did you mean 'hidden_size'?",
+        "unknown key `model.hiden_size`; did you mean 'hidden_size'?",
         "`training.lr`",
         "(given: 'fast')",
-        "unknown key `search.beam_sise`: did you mean 'beam_size'?",
+        "unknown key `search.beam_sise`; did you mean 'beam_size'?",
         "unknown key `traning`",
     )
     lines = text.splitlines()
@@ -83,7 +83,9 @@ def without_vocabulary(run: Path) -> None:
     ("damage", "parts"),
     [
         pytest.param(
-            of_another_size, ["weights-", "belongs to another model"], id="a recipe of another size"
+            of_another_size,
+            ["weights-", "belongs to a different model"],
+            id="a recipe of another size",
         ),
         pytest.param(
             with_shortened_weights, ["weights-", "damaged"], id="weights that were cut off"

@@ -38,7 +38,7 @@ def nmtkit(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def downloaded(nmtkit: Command, tmp_path: Path) -> Command:
     """The same, with the file in the cache."""
     done = refused(nmtkit("pairs", "--yes"))
-    place = done.err.split("put it at ")[1].strip()
+    place = done.err.split("save it as ")[1].strip()
     assert place.startswith(str(tmp_path / "cache"))
     with open(place, "w", encoding="utf-8") as file:
         file.write(TEXT)
@@ -53,7 +53,7 @@ def test_without_a_terminal_nothing_is_downloaded_unless_yes_is_given(
         "CC0; asks for nothing",
         "200 pairs",
         "http://no-such-host.invalid/pairs.txt",
-        "answer it with --yes",
+        "to answer yes, use --yes",
     )
     assert not (tmp_path / "corpora").exists()
     assert not (tmp_path / "cache").exists()
@@ -102,7 +102,7 @@ def test_corpora_are_listed_and_shown(nmtkit: Command) -> None:
     assert "CC0" in done.out
     done = succeeded(nmtkit("libreoffice-help-en-de", "--show"))
     assert "Debian package libreoffice-help-de" in done.out
-    assert "{tgt} in the name: " in done.out
+    assert "values of {tgt}: " in done.out
 
 
 def test_fetching_needs_no_torch() -> None:

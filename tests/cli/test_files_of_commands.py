@@ -173,9 +173,7 @@ def test_rescore_reads_texts_of_paragraphs_and_refuses_their_json(
         )
     )
     done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
-    refused(
-        done, "not an output of `nmtkit translate --json` without --window and --split-sentences"
-    )
+    refused(done, "this is not output of `nmtkit translate --json`")
     write_lines("found.json.txt", ["BA CE", "BA", "", "BA"])
     succeeded(console("rescore", "-m", trained, "--source", "text", "--target", "found.json.txt"))
 
@@ -218,7 +216,7 @@ def test_detokenize_restores_what_tokenize_divided(
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
     refused(
         done,
-        "line 2: no token in 'ba ce di' has ▁, which marks the beginning of a word",
+        "line 2: no token in 'ba ce di' has the mark ▁, with which a word begins",
         after_results=True,
     )
     assert done.out == "ba\n"
@@ -303,5 +301,5 @@ def test_an_average_does_not_replace_the_weights_of_an_imported_run(console: Com
     run.imported.write_text("{}")
     other = run.path / "other.safetensors"
     shutil.copy(run.average, other)
-    refused(console("average", "-m", "mine", run.average, other), "name another file with -o FILE")
+    refused(console("average", "-m", "mine", run.average, other), "give another file with -o FILE")
     succeeded(console("average", "-m", "mine", run.average, other, "-o", "both.safetensors"))

@@ -93,7 +93,7 @@ def test_general_text_of_a_language_model_has_no_sources(
     alone = propose_recipe(replace(request, general=()), "alone", device="cpu", notify=told.append)
     assert alone is not None
     alone.close()
-    assert any(text.endswith("could do before; add some with --general TEXT") for text in told)
+    assert any(text.endswith("has learned before; add some with --general TEXT") for text in told)
     lock = propose_recipe(request, "tuned", device="cpu")
     assert lock is not None
     lock.close()
@@ -117,7 +117,8 @@ def test_a_captioner_is_fine_tuned_only_by_a_recipe(
     make_run(own, "pictures", CAPTIONER, features=24)
     source, target = (str(own / f"own.{side}") for side in ("src", "tgt"))
     with pytest.raises(
-        NmtkitError, match=r"^pictures: its task is captioning; write a recipe with `init_from`"
+        NmtkitError,
+        match=r"^pictures: continuing a run with task captioning requires a recipe; write one with `init_from`",
     ):
         propose_recipe(
             RecipeRequest(target=(target,), source=(source,), init_from="pictures"), device="cpu"

@@ -38,7 +38,7 @@ def test_guided_training_reports_the_alignment_loss(
         nmtkit(*command, tmp_path / "guided", *sets(f"data.train.alignment={gold}", GUIDED))
     )
     assert "alignment_loss" in guided.err
-    assert "4.6 alignment links a pair" in guided.err
+    assert "4.6 alignment links per pair" in guided.err
     for step in logged(tmp_path / "guided", "step"):
         assert 0.5 < step["alignment_loss"] < 2.5  # of 3 to 6 words and EOS: about ln 5.5
         assert step["loss"] > step["nll"]
@@ -66,7 +66,7 @@ def test_links_counted_from_1_are_refused_without_alignment_base(
         *sets(GUIDED, f"data.train.alignment={path}"),
         "--run",
     ]
-    doubted = "1.align: words are assumed to be counted from 0, but no link has a first word"
+    doubted = "1.align: words are assumed to be counted from 0, but no link refers to the first word of a sentence"
     refused(nmtkit(*command, tmp_path / "run"), doubted)
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert doubted in nmtkit("check", *command[1:], tmp_path / "run").err
@@ -83,7 +83,10 @@ def test_a_gold_alignment_counted_from_1_is_noted(
     noted = succeeded(
         nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "noted", *options)
     )
-    assert f"{gold} was read as counting words from 0, but no link has a first word" in noted.err
+    assert (
+        f"{gold} was read as counting words from 0, but no link refers to the first word of a sentence"
+        in noted.err
+    )
     options += ["--set", "data.test.alignment_base=1"]
     said = succeeded(
         nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "said", *options)

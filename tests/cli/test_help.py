@@ -135,7 +135,7 @@ def test_the_script_of_bash_completes(
 
 
 def test_an_unknown_command_is_refused_in_a_line(nmtkit: Command) -> None:
-    remedy = "if your own file registers its task, add `--user-module FILE.py`"
+    remedy = "if your own file registers the task of this command, add `--user-module FILE.py`"
     refused(nmtkit("serve"), f"no such command 'serve'; {remedy} (see `nmtkit --help`)")
     refused(
         nmtkit("tranlate"),
@@ -289,7 +289,7 @@ def test_two_files_without_their_options(given: str, options: str, console: Comm
 def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
     """Also one that is longer than any file's name."""
     for text in ("A dog runs.", "dog", "A dog runs. " * 50):
-        remedy = "there is no such file; text is read from standard input: echo "
+        remedy = "there is no such file; to pass text, use standard input: echo "
         assert len(refused(console(command, text), remedy, f"| nmtkit {command}\n").err) < 400
     assert "echo" not in console(command, "input.txt").err
 
@@ -308,7 +308,7 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(
 ) -> None:
     done = refused(
         console("train", given),
-        f"there is no such file, and nmtkit has no recipe of that name; the closest names are {near}",
+        f"and nmtkit has no recipe of that name; the closest names are {near}",
         "`nmtkit recipe ls` lists all",
     )
     assert len(done.err) < 400
@@ -337,7 +337,7 @@ def test_fewer_results_than_asked_for_are_told(
     fewer = sum(count < 6 for count in counts)
     assert fewer, "groups have found the same"
     assert (
-        f"{fewer} of 7 lines have fewer than 6 translations: the search found no more, or"
+        f"{fewer} of 7 lines have fewer than 6 translations, because the search found no more, or"
         in done.err
     )
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err

@@ -61,7 +61,7 @@ def test_a_session_with_edited_lines_settings_and_explanations(
     (score,) = [float(line.split()[2]) for line in explained if line.startswith(" 1* score ")]
     assert score == pytest.approx(float(two[0].split("	")[1]), abs=1.5e-6)  # both are rounded
     assert "`beam_size`" in zero[-1]
-    assert any("beam_size is for" in line for line in unused)
+    assert any("beam_size has no effect" in line for line in unused)
     assert any(":explain" in line for line in helped)
 
 
@@ -96,11 +96,11 @@ def test_wrong_commands_are_corrected_and_attention_is_shown(
     translator = Translator.load(str(trained), "cpu")
     converse(translator, 1)
     shown = capsys.readouterr()
-    assert ":attention shows how a line was translated: type a line first" in shown.err
+    assert ":attention shows how a line was translated; type a line first" in shown.err
     assert shown.err.count("did you mean `:set beam_size=2`?") == 2
     assert "did you mean `:set no_repeat_ngram=3`?" in shown.err
     assert "did you mean `:explain`?" in shown.err
-    assert "no command :nonsense: :help shows the commands" in shown.err
+    assert "unknown command :nonsense; :help shows the commands" in shown.err
     show_attention(translator.pictures(["ba ce di"])[0])
     assert shown.out.endswith(capsys.readouterr().out), (
         "as `plot-attention` shows it, of the search that was made"
@@ -121,7 +121,7 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
         [b"dog\r", b"man\r", b"\x04"], "translate", "-m", run, "--interactive", after=b"> "
     )
     assert code == 0, shown
-    assert shown.count("has no attention: alignments are not shown") == 1
+    assert shown.count("has no attention, so alignments are not shown") == 1
     assert "[dog]" not in shown
     refused(console("plot-attention", "-m", run, "dog"), "no attention")
 
@@ -131,7 +131,7 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
     [
         ("samples=4", "all samples ended"),
         ("beam_size=6 diversity_groups=2", "hypotheses"),
-        ("beam_size=5", "is 5 wide"),
+        ("beam_size=5", "the beam size is 5"),
     ],
 )
 def test_explain_shows_samples_groups_and_ensembles(

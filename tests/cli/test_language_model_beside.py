@@ -50,28 +50,28 @@ def test_scores_include_the_weighted_log_probability_of_the_language_model(
     assert [float(line.split("\t")[1]) for line in again.out.splitlines()] == pytest.approx(
         sums, abs=1e-4
     )
-    assert "language model runs/lm, weight 0.7; scores include its part" in again.err
+    assert "language model runs/lm, weight 0.7; scores include its contribution" in again.err
 
 
 REFUSED = {
     "translate -m mine text": {
         "--lm mine": "rnnsearch cannot be combined with rnnsearch",
-        "--search lm_weight=0.1": "name its run with --lm",
+        "--search lm_weight=0.1": "specify the run of the language model, too (--lm RUN)",
     },
     "generate -m lm text": {"--lm lm": "transformer_lm cannot be combined with transformer_lm"},
     "rerank -m mine --channel no-run text": {
         # Before anything is translated.
-        "--tune text --metrics rouge": "rouge1, rouge2, rougeL, rougeLsum: name one of them",
+        "--tune text --metrics rouge": "rouge1, rouge2, rougeL, rougeLsum; choose one of them",
         "--tune text --metrics blue": "unknown metric 'blue'",
         "--tune no-text": "no-text",
     },
     "rerank -m mine --channel mine text -q": {
         "--metrics chrf": "--metrics requires --tune",
         "--lm mine": "was trained for translation",
-        "--lm lm --tune text --json": "leave --weights and --json out",
+        "--lm lm --tune text --json": "remove --weights and --json",
         "--lm lm --tune short": "2 source lines but 1 reference lines",
         "--lm lm --weights negative.yaml": "negative.yaml",
-        "--weights lm.yaml": "lm.yaml has a weight for a language model, 0.3",
+        "--weights lm.yaml": "lm.yaml has the weight 0.3 for a language model",
     },
 }
 
@@ -144,11 +144,14 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert found.upper() != found
     assert "bleu 100.00" not in succeeded(console(*words, "--tune", "upper")).err
     make_run(runs, "mine", TRANSLATION + "evaluation: {lowercase: true}\n")
-    assert "bleu 100.00, and 100.00 with" in succeeded(console(*words, "--tune", "upper")).err
+    assert (
+        "bleu 100.00; with the model alone 100.00"
+        in succeeded(console(*words, "--tune", "upper")).err
+    )
     # newer than the model that is found without -m
     os.utime(runs / "runs" / "lm" / "result.json", (2**32, 2**32))
     assert (
-        "bleu 100.00, and 100.00 with"
+        "bleu 100.00; with the model alone 100.00"
         in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
     )
 

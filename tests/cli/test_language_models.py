@@ -200,7 +200,10 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     small = sets("model.hidden_size=16", "model.feed_forward_size=16", "batch.batch_tokens=256")
     done = succeeded(console(*how, *small, "--set", "training.max_updates=2"))
     assert "180 texts of " in done.err
-    assert "held out: 10 for valid and 10 for test; train contains none of their texts" in done.err
+    assert (
+        "held out: 10 for valid and 10 for test; none of their texts are used for training"
+        in done.err
+    )
     assert "train 180 texts (" in done.err
     assert "perplexity|tokens:" in done.out
     splits = [
@@ -212,26 +215,26 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     assert "finished after update 3" in resumed.err
     refused(
         console(*how, "--source", "own.txt"),
-        "--source: an example is a single text; give it only as --target FILE",
+        "--source does not apply to this task, whose examples are single texts; give only --target FILE",
     )
 
 
 POSITIONS = "fewer than 33 positions; use a smaller --block-tokens"
-LOSS_ALONE = "only by loss and perplexity: leave "
+LOSS_ALONE = "only by loss and perplexity; remove "
 REFUSED = {
-    "perplexity -m MT": {"TEXT": "is not a language model; name a run with a language model"},
-    "rescore -m MT": {"--target TEXT": "is not a language model; name a run with a language model"},
-    "generate -m MT": {"TEXT": "was trained for translation: use `nmtkit translate`"},
+    "perplexity -m MT": {"TEXT": "is not a language model; use a run with a language model"},
+    "rescore -m MT": {"--target TEXT": "is not a language model; use a run with a language model"},
+    "generate -m MT": {"TEXT": "was trained for translation; use `nmtkit translate`"},
     "perplexity -m STORY": {
-        "": "nothing to measure: all lines are empty",
+        "": "there is nothing to measure, because all lines are empty",
         "--block-tokens 33 TEXT": POSITIONS,
     },
     "evaluate STORY": {
-        "-o out": LOSS_ALONE + "-o out",
-        "--metrics bleu": LOSS_ALONE + "--metrics out",
-        "--beam-size 2": LOSS_ALONE + "what a search needs out",
-        "--plot a.png": LOSS_ALONE + "--plot out",
-        "--no-lowercase": LOSS_ALONE + "--[no-]lowercase out",
+        "-o out": LOSS_ALONE + "-o",
+        "--metrics bleu": LOSS_ALONE + "--metrics",
+        "--beam-size 2": LOSS_ALONE + "all search options",
+        "--plot a.png": LOSS_ALONE + "--plot",
+        "--no-lowercase": LOSS_ALONE + "--[no-]lowercase",
     },
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nmtkit import Translator
-from nmtkit.inference.requests import Request
+from nmtkit.inference.constraints.requests import Request
 from tests.cli.untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 from tests.support.commands import Command, lines_in, refused, succeeded, write_lines
 
@@ -31,7 +31,10 @@ def test_the_language_to_write_is_asked_for(
     write_lines("articles", ARTICLES)
     run = make_run(tmp_path, name, recipe.replace(TEXT, CORPORA), ARTICLES + LINES)
     words = [*line.split(), "-m", name, "-o", "out"]
-    refused(console(*words, "-q"), "name the language to write: --to de (it writes de, en)")
+    refused(
+        console(*words, "-q"),
+        "specify the target language, for example --to de (available: de, en)",
+    )
     done = succeeded(console(*words, "--to", "de"))
     assert "--to" not in done.err
     texts = lines_in(Path(line.split()[-1]))
@@ -64,10 +67,13 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--init-from mt", "mt is multilingual; name the target language with --to de (de, en)"),
+        (
+            "--init-from mt",
+            "mt is multilingual; specify the target language, for example --to de (available: de, en)",
+        ),
         ("--init-from mt --to fr", "no language 'fr'"),
         ("--init-from plain --to fr", "plain is not a multilingual model; remove these options"),
-        ("--to fr", "name it with --init-from RUN"),
+        ("--to fr", "give this model with --init-from RUN"),
     ],
 )
 def test_fine_tuning_needs_a_language_that_the_model_writes(

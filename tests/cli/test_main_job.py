@@ -176,12 +176,12 @@ BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finishe
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"score": 10**400}, "out.jsonl, line 1: not an output of"),
-        ({"score": None}, "out.jsonl, line 1: not an output of"),
-        ({"tokens": 5}, "out.jsonl, line 1: not an output of"),
+        ({"score": 10**400}, "out.jsonl, line 1: this is not output of"),
+        ({"score": None}, "out.jsonl, line 1: this is not output of"),
+        ({"tokens": 5}, "out.jsonl, line 1: this is not output of"),
         ({"tokens": ["</s>", "<pad>", "<s>"]}, "pair 1"),
         ({"tokens": ["▁BA", "</s>"]}, "'</s>'"),
-        ({"tokens": ["▁nowhere"]}, "no token '▁nowhere'"),
+        ({"tokens": ["▁nowhere"]}, "the token '▁nowhere' is not in the model's vocabulary"),
     ],
     ids=str,
 )

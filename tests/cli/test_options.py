@@ -84,7 +84,9 @@ def test_a_setting_of_the_search_is_given_once(console: Command, options: str, k
 )
 def test_what_stands_alone_is_given_once(console: Command, words: str) -> None:
     command, option = words.split()
-    refused(console(command, option, "a", option, "b"), "a and b: only one is allowed here")
+    refused(
+        console(command, option, "a", option, "b"), "only one value is allowed here, not a and b"
+    )
 
 
 def test_a_number_within_bounds() -> None:

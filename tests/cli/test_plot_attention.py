@@ -236,7 +236,7 @@ def test_a_summary_in_the_terminal_marks_copied_words(news: Path, plot: Command)
 def test_tokens_that_are_not_read_are_reported(news: Path, plot: Command, options: str) -> None:
     article = " ".join(WORDS[:4] * 3)
     done = succeeded(plot("-m", news, article, SUMMARY, *options.split()))
-    assert "picture 1: the last 4 source tokens were not read" in done.err
+    assert "figure 1: the last 4 source tokens were not read" in done.err
 
 
 def test_figures_and_pages_of_summaries_mark_copied_words(news: Path, plot: Command) -> None:
@@ -246,7 +246,9 @@ def test_figures_and_pages_of_summaries_mark_copied_words(news: Path, plot: Comm
         )
     )
     svg, html = (Path(name).read_text(encoding="utf-8") for name in ("a.svg", "a.html"))
-    assert all(word in svg for word in (">p_gen<", ">coverage<", ">Zanzibar<", "bold: copied"))
+    assert all(
+        word in svg for word in (">p_gen<", ">coverage<", ">Zanzibar<", "bold words are copied")
+    )
     assert html.count('<section class="summary"') == 2
     assert 'class="copied"' in html
 

@@ -56,7 +56,10 @@ def test_each_word_attends_to_the_words_before_it(folder: Path, console: Command
             id="a target sentence",
         ),
         pytest.param(
-            "gpt", "", "has no look back to draw; name an lstmn", id="a model without a look back"
+            "gpt",
+            "",
+            "does not attend to earlier words; use an lstmn",
+            id="a model without a look back",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_the_log_of_a_finished_training_is_refused_unless_it_is_complete(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD + "nonsense\n" + GOOD, "metrics.jsonl, line 2: not a log entry"),
+        (GOOD + "nonsense\n" + GOOD, "metrics.jsonl, line 2: this is not a log entry"),
         (GOOD + "[1]\n", "line 2"),
         ('{"update": "x", "event": "step"}\n', "line 1"),
         ('{"event": "step"}\n', "line 1"),

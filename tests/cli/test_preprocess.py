@@ -10,17 +10,18 @@ import pytest
 
 from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.store import Store
-from nmtkit.data.text.files import lines
+from nmtkit.data.text.files import text_file
 from tests.support.commands import Command, Finished, logged, refused, sets, succeeded
 
 STOPPED = """
 import os, signal
 from nmtkit.data.batches import encoding
 from nmtkit.data.batches import store
-from nmtkit.data.text.files import lines
-from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.text.files import text_file
+from nmtkit.data.batches.progress import PreprocessingProgress
 
-store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, lines.BLOCK_BYTES, lines.BLOCK_LINES = 400, 1, 2000, 1
+store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS = 400, 1
+text_file.BLOCK_BYTES, text_file.BLOCK_LINES = 2000, 1
 note = PreprocessingProgress.complete_shard
 
 def noted(self, shards, *given):
@@ -37,8 +38,8 @@ def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
     monkeypatch.setattr(encoding, "SERIAL_CHARACTERS", 1)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(lines, "BLOCK_LINES", 1)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(text_file, "BLOCK_LINES", 1)
     return console
 
 
@@ -71,16 +72,16 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     command = ["preprocess", corpus / "tiny.yaml", "--run", "run", "--workers", "2"]
     folder, done = stopped
     assert done.code == 130, done
-    assert done.err.count("stopped; finished parts are kept") == 1
+    assert done.err.count("stopped; to continue from the finished parts") == 1
     assert "Traceback" not in done.err
     shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = succeeded(console(*command))
     assert (
-        f"resuming interrupted preprocessing after the first {shards[1]} pairs of train with the tokenizer it learned"
+        f"resuming interrupted preprocessing after the first {shards[1]} training pairs with the existing tokenizer"
         in again.err
     )
-    assert "learning the tokenizer" not in again.err
+    assert "training the tokenizer" not in again.err
     assert files_of(tmp_path / "run") == files_of(tmp_path / "straight")
     assert len(Store.open(tmp_path / "run" / "data", "train")) == 1500
     once_more = console(*command)
@@ -95,7 +96,7 @@ def test_other_settings_begin_anew(
     shorter = ["--run", "run", "--workers", "2", "--set", "data.max_length=4"]
     done = succeeded(console("preprocess", corpus / "tiny.yaml", *shorter))
     assert "goes on" not in done.err
-    assert "learning the tokenizer" in done.err
+    assert "training the tokenizer" in done.err
     report = json.loads((tmp_path / "run" / "data-report.json").read_text())
     assert report["splits"]["train"]["findings"]["over-long"]["count"] > 100
     kept = report["splits"]["train"]["kept"]
@@ -115,7 +116,7 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
     same = [f"--set=data.train={files}", f"--set=data.folder={corpus}", "--run=run"]
     assert shlex.split(said) == ["nmtkit", "train", str(corpus / "tiny.yaml"), *same]
     opened = Store.open(tmp_path / "run" / "data", "train")
-    assert opened.by_file == [1500, 30]
+    assert opened.examples_per_file == [1500, 30]
     epoch = ["training.max_updates=null", "training.max_epochs=1", "training.log_every=1"]
     succeeded(
         console(

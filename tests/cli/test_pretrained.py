@@ -83,12 +83,12 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
     begin = (
-        f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) are initialised with one in "
+        f"{path} contains 17 vectors; 15 of the 44 tokens (34.1%) are initialized with one in "
         "src_embedding.weight, scaled by "
     )
     assert begin in message
     factor = float(message.partition(begin)[2].partition(";")[0])
-    assert message.endswith("the others are random; none of them will be trained")
+    assert message.endswith("the others are random; all of these embeddings stay frozen")
     rows = rows_of(tmp_path / "frozen", words[:15])
     torch.testing.assert_close(
         frozen["src_embedding.weight"][rows], given[:15] * factor, rtol=1e-2, atol=0
@@ -127,8 +127,8 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     )
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
-        f"{count} vectors; {count} of the 44 tokens ({share}) are initialised with one in tgt_embedding.weight and "
-        f"src_embedding.weight and output.weight, scaled by {text.split('scaled by ')[1]}"
+        f"contains {count} vectors; {count} of the 44 tokens ({share}) are initialized with one in "
+        f"tgt_embedding.weight and src_embedding.weight and output.weight, scaled by {text.split('scaled by ')[1]}"
         for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
     ]
     (embedding,) = (tensor for tensor in weights.values() if tensor.shape == (44, SIZE))
@@ -178,7 +178,7 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(
     settings = parse(
         config.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one"
     )
-    takes = "no word vectors" if way else "only word vectors of size tgt"
+    takes = "no word vectors" if way else "word vectors only for tgt"
     with pytest.raises(
         RecipeError,
         match=f"_embeddings.{side}`: {kind} models for language-modelling accept {takes}; remove",
@@ -187,7 +187,7 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> None:
-    message = rf"line 1: its vectors have {SIZE} numbers, and the model's embeddings 20: set model\.KEY to {SIZE}"
+    message = rf"line 1: the vectors have {SIZE} elements, but the model's embeddings have 20; set model\.KEY to {SIZE}"
     for kind, key in (("rnnsearch", "embedding_size"), ("transformer", "hidden_size")):
         settings = config.load(mine, [f"model.kind={kind}", f"model.{key}=20"])
         with pytest.raises(DataError, match=message.replace("KEY", key)):

@@ -93,7 +93,7 @@ def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
         os.kill(workers[0], signal.SIGKILL)
         code, said = ended(process)
         refused(
-            Finished(code, "", said), f"(process {workers[0]}, cpu) was ended by signal SIGKILL"
+            Finished(code, "", said), f"(process {workers[0]}, cpu) was killed by signal SIGKILL"
         )
         assert gone(workers)
 

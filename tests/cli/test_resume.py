@@ -136,7 +136,7 @@ def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(
     loaded = config.load(str(corpus / "tiny.yaml"))
     Run.create(loaded, str(tmp_path / "run")).close()
     said = (
-        "data-report.json it is unknown whether this is the text of the run; omit --resume, or "
+        "data-report.json is missing, this may not be the text of the run; omit --resume, or "
         "continue with the new text"
     )
     with pytest.raises(DataError, match=said):
@@ -149,7 +149,7 @@ def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Pa
     for resume, tokens in ((False, 512), (True, 256)):
         loaded = config.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
         begin_run(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
-    said = "was 512 and is 256: training continues the epoch with other batches, so some "
+    said = "was 512 and is 256: training continues the epoch with different batches, so some "
     assert f"{said}examples may be repeated or skipped" in "".join(notes)
 
 
@@ -169,7 +169,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     succeeded(nmtkit(*command, "--set", "training.max_updates=12"))
     smaller = sets("batch.batch_tokens=256", "training.accumulate=2", "training.max_updates=36")
     done = succeeded(nmtkit(*command, *smaller, "--resume", "auto"))
-    assert "resuming the training in this folder" in done.err
+    assert "resuming the run in this folder" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2"
     assert said in " ".join(done.err.split())
     steps = logged(tmp_path / "run", "step")
@@ -187,7 +187,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     again = succeeded(
         nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume")
     )
-    assert "with other batches" not in again.err
+    assert "with different batches" not in again.err
 
 
 def test_resume_auto_begins_where_there_is_nothing(
@@ -199,7 +199,7 @@ def test_resume_auto_begins_where_there_is_nothing(
     refused(nmtkit(*command))
     assert not (tmp_path / "run").exists()
     done = succeeded(nmtkit(*command[:1], *command[2:], "--resume", "auto"))
-    assert "nothing to resume, starting a new run" in done.err
+    assert "there is nothing to resume, so a new run is started" in done.err
     end = "update 2 (max_updates), learning rate 0.005 of 0.005 at its peak"
     assert f"finished after {end}" in done.err
     assert "training took 0." in done.err

@@ -198,7 +198,11 @@ def test_a_tokenizer_that_cannot_be_downloaded_says_what_to_do(
     score: Command, tokenizer: str
 ) -> None:
     done = score(*PLAIN, "--tokenize", tokenizer)
-    refused(done, f"tokenizer '{tokenizer}' is not available", "run this once with a network")
+    refused(
+        done,
+        f"tokenizer '{tokenizer}' is not available",
+        "run this command once with an internet connection",
+    )
     assert done.err.count("\n") == 1
 
 

@@ -85,7 +85,10 @@ def test_a_base_without_any_link_of_a_first_word_is_doubted(score: Command, side
     write_lines("good", ["0-0 1-1 2-2"] * 50)
     files = ["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]
     err = succeeded(score(*files)).err
-    doubt = "note: odd was read as counting words from 0, but no link has a first word; if it counts from 1, add "
+    doubt = (
+        "note: odd was read as counting words from 0, but no link refers to the first word of a sentence; "
+        "if it counts from 1, add "
+    )
     assert f"{doubt}--{side}-base 1" in err
     assert err.count("note:") == 1
     assert succeeded(score(*files, f"--{side}-base", "0")).err == ""  # it was said

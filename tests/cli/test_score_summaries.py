@@ -100,7 +100,7 @@ def test_the_quality_of_systems_is_beside_that_of_the_references(score: Command)
     done = succeeded(
         score("old", "new", "--ref", "gold", "--source", "articles", "--n-samples", 50)
     )
-    assert row(done.out, "of the summaries")[:3] == ["old", "new", "reference"]
+    assert row(done.out, "measure")[:3] == ["old", "new", "reference"]
     reports = [quality(OLD, ARTICLES), quality(NEW, ARTICLES), quality(GOLD, ARTICLES)]
     assert row(done.out, "novel 2-grams")[:3] == [f"{report.novel[1]:.2f}%" for report in reports]
     assert row(done.out, "words in copied fragments")[:3] == [
@@ -128,7 +128,7 @@ def test_the_best_of_several_references_counts(score: Command) -> None:
     )
     assert row(done.out, "ROUGE-2 ") == ["100.00"]
     assert "nrefs:2|multi:best-f1|agg:mean-f1" in done.out
-    assert row(done.out, "of the summaries")[:3] == ["new", "gold", "new"]
+    assert row(done.out, "measure")[:3] == ["new", "gold", "new"]
 
 
 def test_repetitions_are_reported_with_the_remedy(score: Command) -> None:

@@ -67,7 +67,7 @@ def test_an_ensemble_refuses_one_file_of_weights(pair: list[object], console: Co
     file = Run(RunFolder(Path("runs/copy"))).weights("best")
     refused(
         console("translate", *pair, "--checkpoint", file, "few.src"),
-        f"{file}: a single file cannot hold the weights of",
+        f"{file}: a single file cannot contain the weights of",
     )
     succeeded(console("translate", *pair[:4], "--checkpoint", "best", "few.src"))
 
@@ -159,7 +159,7 @@ def test_the_kind_of_mean_is_refused_for_one_model(tmp_path: Path, console: Comm
     make_run(tmp_path, "mine", TRANSLATION)
     write_lines("few", LINES)
     done = console("translate", "-m", "mine", *ENSEMBLE.split(), "few")
-    refused(done, "ensemble and ensemble_weights apply only to several runs")
+    refused(done, "`ensemble` and `ensemble_weights` apply only to more than one run")
 
 
 def test_a_recipe_with_minimum_bayes_risk_does_not_print_samples_unless_told(
@@ -174,7 +174,7 @@ def test_a_recipe_with_minimum_bayes_risk_does_not_print_samples_unless_told(
     done = console(*draw, stdin="The dog sees.\n")
     refused(
         done,
-        "`search.kind: mbr` of the recipe chooses one of the samples",
+        "the recipe's `search.kind: mbr` chooses one of the samples",
         "--mbr bleu",
         "--mbr none",
     )

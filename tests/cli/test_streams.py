@@ -155,7 +155,7 @@ def test_a_full_disk_for_small_files_is_named(tmp_path: Path) -> None:
             MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
         with pytest.raises(NmtkitError, match=r"b\.txt: cannot be written: "):
             atomic_write_text(tmp_path / "b.txt", "some text")
-    with pytest.raises(NmtkitError, match="cannot be written: it is a folder"):
+    with pytest.raises(NmtkitError, match="because it is a folder"):
         atomic_write_text(tmp_path, "some text")
 
 

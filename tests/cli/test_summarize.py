@@ -74,7 +74,7 @@ def test_each_task_has_its_command(
 ) -> None:
     done = console(command, stdin="")
     assert f"runs/{name} (the newest finished run for {task} under runs/)" in done.err
-    trained_for = f"runs/{name} (as asked) was trained for {task}: use `nmtkit {command}`"
+    trained_for = f"runs/{name} (as asked) was trained for {task}; use `nmtkit {command}`"
     refused(console(other, "-m", f"runs/{name}", stdin=""), trained_for)
 
 
@@ -85,7 +85,7 @@ def test_a_run_of_another_task_is_not_taken(
     monkeypatch.chdir(tmp_path)
     refused(
         console("summarize", stdin="a"),
-        "no finished run for summarization under runs/: name one with -m RUN",
+        "no finished run for summarization under runs/; give one with -m RUN",
     )
 
 
@@ -94,7 +94,7 @@ def test_a_run_of_another_task_is_not_taken(
     [
         pytest.param(
             "",
-            "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole",
+            "2 of 4 articles were longer than 8 tokens and were truncated; to read whole articles, use --window",
             id="8",
         ),
         pytest.param("--max-source-tokens 3", "3 of 4 articles were longer than 3 tokens", id="3"),
@@ -104,7 +104,7 @@ def test_a_run_of_another_task_is_not_taken(
 def test_articles_are_cut_with_a_warning(console: Command, options: str, warning: str) -> None:
     done = succeeded(console("summarize", *options.split(), stdin=as_text(ARTICLES)))
     assert warning in done.err
-    assert ("were cut" in done.err) == bool(warning)
+    assert ("were truncated" in done.err) == bool(warning)
 
 
 def test_json_has_the_tokens_that_were_read_and_counts_the_others(console: Command) -> None:
@@ -116,7 +116,7 @@ def test_json_has_the_tokens_that_were_read_and_counts_the_others(console: Comma
 
 def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> None:
     done = succeeded(console("summarize", "--window", "6", stdin=as_text(ARTICLES)))
-    assert "were cut" not in done.err
+    assert "were truncated" not in done.err
     expected = Summarizer(Translator.load("runs/news", device="cpu"), 6).summarize(ARTICLES)
     assert done.out == as_text(expected)
     printed = console("summarize", "--window", "6", "--json", stdin=as_text(ARTICLES)).out
@@ -126,8 +126,8 @@ def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> 
     assert len(parts) == 2
     refused(
         rescored(console, tmp_path, printed),
-        "out.jsonl, line 1: not an output of",
-        "without --window and --split-sentences",
+        "out.jsonl, line 1: this is not output of",
+        "write the file with that command, without --window and --split-sentences",
     )
 
 
@@ -173,7 +173,7 @@ def test_rescore_gives_what_summarize_printed(console: Command, tmp_path: Path) 
     for line, record in zip(done.out.splitlines(), json_lines(printed), strict=True):
         expected = [record["best"]["score"], record["best"]["log_prob"]]
         assert [float(one) for one in line.split("\t")] == pytest.approx(expected, abs=1e-4)
-    assert "2 of 4 sources were longer than 8 tokens and were cut" in done.err
+    assert "2 of 4 sources were longer than 8 tokens and were truncated" in done.err
 
 
 def test_moses_lists_have_the_values_of_n_best_lists(console: Command) -> None:
@@ -233,7 +233,7 @@ def test_the_setting_that_limits_the_length_is_named(console: Command) -> None:
     short = ["--min-length", "0", *SHORT_RATIO]
     done = console("summarize", *short, stdin=as_text(ARTICLES))
     assert (
-        "of the summaries reached the length limit before their end; raise it with --max-length or"
+        "of the summaries reached the length limit before they were finished; if they look cut off, raise"
         in done.err
     )
     assert "--search max_length_ratio=R" in done.err
@@ -271,10 +271,10 @@ def test_articles_may_be_a_field_of_json_lines(console: Command, tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        pytest.param("The man sleeps.", "not JSON", id="text"),
+        pytest.param("The man sleeps.", "not valid JSON", id="text"),
         pytest.param(
             '{"article": "a"}',
-            "no field 'text'; it has article: name another as FILE#FIELD",
+            "no field 'text', only article; specify a different one as FILE#FIELD",
             id="another field",
         ),
     ],

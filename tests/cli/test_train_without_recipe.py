@@ -97,11 +97,14 @@ def test_two_files_are_enough_to_train_and_translate(
     said = done.err.splitlines()
     assert "540 pairs of " in done.err
     assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
-    assert any(line.startswith("  tokenizer: bpe of ") and "because" in line for line in said)
+    assert any(line.startswith("  tokenizer: bpe with ") and "because" in line for line in said)
     assert (
-        "held out: 30 for valid and 30 for test; train contains none of their sources" in done.err
+        "held out: 30 for valid and 30 for test; none of their sources are used for training"
+        in done.err
     )
-    assert any(line.startswith("warning: few pairs: 540 (600 minus 60 held out") for line in said)
+    assert any(
+        line.startswith("warning: there are few pairs (540: 600 minus 60 held out") for line in said
+    )
     limits = [line.strip() for line in said if "training.max_updates" in line]
     assert limits == ["training.max_updates: 3, because you set it"]
     assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
@@ -121,7 +124,7 @@ def test_two_files_are_enough_to_train_and_translate(
     text = (run / "chosen.yaml").read_text(encoding="utf-8")
     assert all(
         part in text
-        for part in ("extends: preset-tiny\n", "# tokenizer: bpe of ", "src: text/train.en")
+        for part in ("extends: preset-tiny\n", "# tokenizer: bpe with ", "src: text/train.en")
     )
     assert len(lines_in(run / "test.out")) == 30
     done = succeeded(
@@ -160,12 +163,12 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
     assert "finished after update 5" in done.err
 
     changed = console(*train, "--preset", "small", "--resume")
-    refused(changed, "started with other options", "--preset was not given and is small")
+    refused(changed, "started with different options", "--preset was not given and is small")
     done = console("train", *pair(texts, "few"), *options, "--resume")
     refused(done, f"--source was {texts}/train.en and is {texts}/few.en")
     refused(
         console("train", *pair(texts), "--run", "nowhere", "--resume"),
-        "no training without a recipe to resume",
+        "no run that was started without a recipe",
     )
     assert not Path("nowhere").exists()
 
@@ -175,12 +178,12 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
 def test_an_earlier_run_is_replaced_only_by_overwrite(texts: Path, console: Command) -> None:
     before = Path("run/chosen.yaml").read_text(encoding="utf-8")
     given = ["train", *pair(texts, "few"), *QUICK, "--run"]
-    refused(console(*given, "run"), "contains a training already")
+    refused(console(*given, "run"), "already contains a training run")
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") == before
     own = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
     refused(
         console("train", *own, *QUICK, "--run", "run", "--overwrite"),
-        "in the folder of the run that would be",
+        "in the folder of the run, which would be",
     )
     assert len(lines_in(Path("run/text/train.en"))) == 540
     succeeded(console(*given, "run", *pair(texts, "valid", "--valid"), "--overwrite"))
@@ -262,7 +265,7 @@ def test_several_corpora_are_read_as_often_as_needed(
 
 def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
-    assert "few pairs: 46 (50 minus 4 held out" in done.err
+    assert "there are few pairs (46: 50 minus 4 held out" in done.err
     assert "2 pairs are few for validation" in done.err
     loaded = config.load(Path("runs/few-en-fr/chosen.yaml"))
     assert loaded.tokenizer.vocab_size < 500

@@ -123,7 +123,7 @@ def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_la
     (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     page = drawn(console, run)
     assert ("an answer to it" in page, "an answer to this" in page) == (False, True)
-    assert "the first validation examples of the last stage; long texts are cut" in page
+    assert "the first validation examples of the last stage; long texts are truncated" in page
 
 
 @pytest.mark.parametrize("samples", ["5", '["a"]', '[["a", "b"]]'])
@@ -141,12 +141,12 @@ def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("RUN RUN --what report -o page.html", "report is about one run"),
-        ("RUN --what report", "report is about one run"),
-        ("RUN --what report -o page.html --title x", "leave --what report out"),
-        ("RUN --what report -o page.html --style size=3", "leave --what report out"),
-        ("RUN --what report -o page.html --style font_size=9", "leave --what report out"),
-        ("RUN --what report -o page.html --style colours=tab10", "leave --what report out"),
+        ("RUN RUN --what report -o page.html", "report describes a single run"),
+        ("RUN --what report", "report describes a single run"),
+        ("RUN --what report -o page.html --title x", "remove --what report"),
+        ("RUN --what report -o page.html --style size=3", "remove --what report"),
+        ("RUN --what report -o page.html --style font_size=9", "remove --what report"),
+        ("RUN --what report -o page.html --style colours=tab10", "remove --what report"),
         ("RUN --what report -o page.png", "use a name that ends in .html"),
     ],
 )
@@ -165,4 +165,4 @@ def test_a_page_that_cannot_be_drawn_is_told(
 
     monkeypatch.setattr(train, "save_report", fail)
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", run, *RESUMED))
-    assert "the report on this training was not written: no ink" in done.err
+    assert "the report on this run could not be written: no ink" in done.err

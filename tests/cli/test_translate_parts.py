@@ -77,7 +77,11 @@ def test_json_lines_constrain_all_sentences(run: list[str], console: Command) ->
 def test_must_is_only_for_a_line_of_one_sentence(run: list[str], console: Command) -> None:
     split = [*run, "--split-sentences", "--jsonl"]
     several = json.dumps({"source": LINE, "must": ["FO"]})
-    refused(console(*split, stdin=several), 'line 1: "must" does not say', "--terms")
+    refused(
+        console(*split, stdin=several),
+        'line 1: "must" does not specify which of the 3 sentences',
+        "--terms",
+    )
     single = json.dumps({"source": "ba ce", "must": ["FO"]})
     assert "FO" in succeeded(console(*split, stdin=single)).out.split()
 

@@ -132,4 +132,4 @@ def test_training_without_a_recipe_chooses_settings_for_the_language(
     assert "evaluation.tokenize: char" in done.err
     assert "tokenize: char" in (tmp_path / "run" / "recipe.yaml").read_text()
     assert "too few subwords" not in done.err
-    assert "without spaces between words, and tokenizer" not in done.err
+    assert "without spaces between words, and the tokenizer" not in done.err

@@ -31,11 +31,11 @@ def test_watch_reads_a_growing_log(trained: Path, console: Command) -> None:
     log.write_text("".join(lines))
     shown = succeeded(console("watch", "copy")).out
     assert "update 1, " not in shown
-    assert "not being trained from here" in shown
+    assert "not being trained on this machine" in shown
     log.write_text("")
-    assert succeeded(console("watch", "copy")).out.strip() == "copy: nothing is logged yet"
+    assert succeeded(console("watch", "copy")).out.strip() == "copy: nothing has been logged yet"
     with chdir("copy"):
-        assert succeeded(console("watch", ".")).out.strip() == "copy: nothing is logged yet"
+        assert succeeded(console("watch", ".")).out.strip() == "copy: nothing has been logged yet"
     log.write_text("no json\n")
     refused(console("watch", "copy"), "metrics.jsonl, line 1")
 
@@ -52,5 +52,5 @@ def test_a_training_that_replaces_another_is_shown_before_its_first_state(consol
         part.write_text("{}")
     with lock_run(folder, ignore) as lock:
         lock.set_aside()
-        assert "mine: nothing is logged yet" in succeeded(console("watch", "mine")).out
-        refused(console("plot-training", "mine"), "runs/mine/metrics.jsonl: cannot be read")
+        assert "mine: nothing has been logged yet" in succeeded(console("watch", "mine")).out
+        refused(console("plot-training", "mine"), "runs/mine/metrics.jsonl cannot be read")

@@ -169,7 +169,7 @@ def test_a_wrong_type_is_a_fault_of_the_recipe(base: Path, key: str) -> None:
 )
 def test_a_name_that_a_file_of_the_users_may_register(base: Path, override: str) -> None:
     (fault,) = faults(base, override)
-    assert "if a file of yours registers it, add `--user-module FILE.py`" in fault
+    assert "if your own file registers it, add `--user-module FILE.py`" in fault
     near = override.replace("their_model", "rnnsearc").replace("their_optimizer", "adamm")
     if near != override:
         assert "did you mean" in faults(base, near)[0]
@@ -195,7 +195,7 @@ def test_limits_that_differ_are_told(base: Path) -> None:
     )
     assert checks.limit_differences(before, before) == []
     assert checks.limit_differences(before, now) == [
-        "`training.max_minutes` was no limit and is now 3.0",
+        "`training.max_minutes` was unlimited and is now 3.0",
         "`stages.first.training.max_updates` was 5 and is now 6",
     ]
 
@@ -245,23 +245,23 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
 @pytest.mark.parametrize(
     ("override", "match"),
     [
-        ("model.heads=2", r"unknown key `model\.heads`: none of the "),  # a key of another kind
+        ("model.heads=2", r"unknown key `model\.heads`; none of the "),  # a key of another kind
         ("lr=3", r"did you mean 'training\.lr'\?$"),
         ("training.lrr=3", "did you mean 'lr'"),
-        ("data.train.tgt=[]", "`data`: train: tgt is missing; only a test set may have no targets"),
-        ("data.valid.tgt=[]", "`data`: valid: tgt is missing; only a test set may have no targets"),
+        ("data.train.tgt=[]", "`data.train`: tgt is missing; only a test set may have no targets"),
+        ("data.valid.tgt=[]", "`data.valid`: tgt is missing; only a test set may have no targets"),
         (
             "data.train.src=[]",
-            "`data`: train: src is missing; the task translation needs it in train and valid and test",
+            "`data.train`: src is missing; the task translation requires it in train and valid and test",
         ),
         (
             "data.valid.labels=b",
-            "`data`: valid: the task translation has no labels, only src and tgt; remove it, or choose",
+            "`data.valid`: the task translation has no labels, only src and tgt; remove it, or choose",
         ),
         ("data.valid.features=b", "no features, only src and tgt; remove it, or choose"),
         (
             "data.test={jsonl: a, labels_field: b}",
-            r"`data`: test: .* no labels, .* remove it, or choose another task",
+            r"`data.test`: .* no labels, .* remove it, or choose another task",
         ),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),
@@ -467,7 +467,7 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
     assert "reinforce" not in config.load(base, given).training.objectives
     (fault,) = faults(base, *given, "training.objectives.reinforce={}")
     assert fault.endswith(
-        "`training.objectives.reinforce`: word_mean generates no text that could be rewarded; leave it out"
+        "`training.objectives.reinforce`: word_mean generates no text that could be rewarded; remove the key"
     )
 
 
@@ -475,7 +475,7 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
 def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path, kind: str) -> None:
     with pytest.raises(
         RecipeError,
-        match=f"`model.kind`: {kind} does not read the src of a translation; set `task` to",
+        match=f"models of kind {kind} do not read the column src of task translation; set `task` to",
     ):
         checks.require_fitting_stages(config.load(base, [f"model={{kind: {kind}}}"]))
 
@@ -490,7 +490,7 @@ def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -
     for one in (loaded, loaded.model_copy(update=whole | {"task": "language-modelling"})):
         with pytest.raises(
             RecipeError,
-            match=r"`init_from\.test`: .* require a whole `run` and a task with references",
+            match=r"`init_from\.test`: .* require `init_from.run` and a task with references",
         ):
             find_origin(one)
 

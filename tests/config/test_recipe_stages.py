@@ -74,7 +74,7 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
     starts = [
         # what all stages take over is told once, under the recipe's own key
         "line 9: `training.lr`",
-        "line 16: unknown key `model.covrage`: did you mean 'coverage'",
+        "line 16: unknown key `model.covrage`; did you mean 'coverage'",
         "line 19: `training.schedule.updates`",
     ]
     for line, start in zip(str(caught.value).splitlines(), starts, strict=True):
@@ -87,16 +87,20 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
         (
             "name: short",
             "nmae: short",
-            r"line 13: unknown key `stages.0.nmae`: did you mean 'name'",
+            r"line 13: unknown key `stages.0.nmae`; did you mean 'name'",
         ),
-        ("name: short", "name: coverage", "two stages are named 'coverage'"),
-        ("name: short", "name: best", "a stage cannot be named 'best'"),
+        ("name: short", "name: coverage", "two stages are called 'coverage'"),
+        ("name: short", "name: best", "a stage cannot be called 'best'"),
         ("name: short", "name: a/b", r"line 13: `stages.0.name`"),
-        ("max_length: 20,", "test: null,", "stage short: `data.test` applies to all stages"),
+        (
+            "max_length: 20,",
+            "test: null,",
+            "stage short sets `data.test`, which applies to all stages",
+        ),
         (
             "model: {coverage: true}",
             "model: {kind: luong}",
-            "stage coverage: `model.kind` applies to all stages",
+            "stage coverage sets `model.kind`, but all stages train the same model",
         ),
         (
             "objectives: {coverage_weight: 1.0}",
@@ -133,14 +137,14 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
     [
         (
             "stages.cov.training.lr=1",
-            r"--set stages.cov.training.lr=1: no stage 'cov'.*coverage, short",
+            r"--set stages.cov.training.lr=1: the recipe has no stage 'cov'.*coverage, short",
         ),
         ("stages.2.training.lr=1", "no stage '2'"),
-        ("stages.short=1", "name a key of the stage"),
+        ("stages.short=1", "the key of the stage is missing"),
         ("stages.short.training.lr=x", r"--set stages.short.training.lr=x: `training.lr`"),
         (
             "stages.short.trianing.lr=1",
-            r"--set stages.*: unknown key `stages.0.trianing`: did you mean 'training'",
+            r"--set stages.*: unknown key `stages.0.trianing`; did you mean 'training'",
         ),
         (
             "stages.short.training.objectives.coverage_weight=0 training.objectives.coverage_weight=2",
@@ -148,7 +152,7 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
         ),
         (
             "training.max_minutes=3 stages.coverage.training.max_minutes=3",
-            "stages take 3 of them, which leaves none for stage short",
+            "of which stages use 3, so none are left for stage short",
         ),
     ],
 )

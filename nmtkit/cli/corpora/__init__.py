@@ -1,1 +1,1 @@
-"""The work of the commands for corpora."""
+"""Implementation of the commands for corpora."""

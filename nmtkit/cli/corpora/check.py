@@ -65,7 +65,7 @@ class CheckedCorpus:
     monolingual: bool
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
-    """A `RecipeDataCheck` if a recipe was named: only then is that module loaded, with torch."""
+    """A `RecipeDataCheck` if the corpus is that of a recipe; only then is its module imported, with torch."""
 
 
 def run_check(
@@ -89,7 +89,7 @@ def run_check(
     if "" in (fix_path, html_path, json_path):
         raise click.UsageError("--fix, --html and --json need a name: give a folder or a file")
     if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
-        raise click.UsageError(f"--html and --json would both write {html_path}: name two files")
+        raise click.UsageError(f"--html and --json would both write {html_path}; use two files")
     _require_report_path(html_path, b"<!")
     _require_report_path(json_path, b"{\n")
 
@@ -104,7 +104,7 @@ def run_check(
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
     repaired = (
         _repair(corpus, fixed, encodings) if fix_path else None
-    )  # before anything is shown: who reads it may stop
+    )  # comes before any output, because the reader of the output may stop early
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
         _write_report(
@@ -133,12 +133,12 @@ def _find_corpus(
     if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(text_path(name)).exists()):
         if any(others.values()) or task:
             raise click.UsageError(
-                "--valid, --test and --task apply to text files; for a recipe, set its keys: "
+                "--valid, --test and --task apply only to text files; for a recipe, set its keys: "
                 "--set data.valid.src=FILE"
             )
         if has_given_encoding():
             raise click.UsageError(
-                "--encoding applies to text files; for a recipe, set the encoding of its text: "
+                "--encoding applies only to text files; for a recipe, set the encoding of its text: "
                 "--set data.train.encoding=NAME"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(
@@ -149,20 +149,21 @@ def _find_corpus(
         )
         if unseen := [path for path in paths if path not in checked.recipe.data.paths()]:
             tell(
-                f"texts of single stages are not checked; check them as files: {', '.join(unseen)}"
+                "the texts that only a stage uses are not checked; to check them, pass them as files: "
+                f"{', '.join(unseen)}"
             )
         return CheckedCorpus(
             checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked
         )
     if overrides or run_path:
-        raise click.UsageError("--set and --run apply to a recipe, not to files; leave them out")
+        raise click.UsageError("--set and --run apply only to a recipe, not to files; remove them")
     given = {"train" if any(others.values()) else "data": names, **others}
     splits = {split: _files(split, paths) for split, paths in given.items() if paths}
     missing = [
         path for files in splits.values() for path in files.paths() if not Path(path).exists()
     ]
     if missing:
-        raise DataError(f"{', '.join(missing)}: no such file; check the name")
+        raise DataError(f"file not found: {', '.join(missing)}; check the name")
     summaries = any(
         files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values()
     )
@@ -172,11 +173,11 @@ def _find_corpus(
 
 
 def _files(split: str, names: Sequence[str]) -> SplitFiles:
-    """The files of one split: a source, perhaps a target; or JSON lines, or a folder of stories."""
+    """Returns the files of one split: a source and perhaps a target, or JSON lines, or a folder of stories."""
     if len(names) > 2:
         raise click.UsageError(
-            f"{split}: {len(names)} files, but a split has a source and a target, or one file of JSON lines; "
-            "for more files use a recipe (--valid and --test go last)"
+            f"{split} has {len(names)} files, but a split has a source and a target, or one file of JSON lines; "
+            "for more files, use a recipe (--valid and --test must follow the training files)"
         )
     if len(names) == 1 and Path(names[0]).is_dir():
         return SplitFiles(stories=list(names))
@@ -186,7 +187,7 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
         split_reference(names[0]),
         split_reference(names[-1]),
     )
-    # --fix writes one file then
+    # in this case, --fix writes one file
     if src_file == tgt_file and src_file.endswith(JSON_ENDS) and len(names) == 2:
         return SplitFiles(jsonl=[src_file], src_field=src_field, tgt_field=tgt_field)
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
@@ -195,7 +196,7 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
 def _count_tokens(
     corpus: CheckedCorpus, diagnosis: Diagnosis
 ) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
-    """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
+    """Returns statistics of a recipe's tokens, as tables and for JSON, and whether only the tokenizer failed."""
     if corpus.recipe is None:
         return [], None, False
     try:
@@ -208,7 +209,7 @@ def _count_tokens(
 
 
 def _recognize_encodings(corpus: CheckedCorpus, diagnosis: Diagnosis) -> dict[str, EncodingGuess]:
-    """The encodings of files that are not UTF-8; they are read again only if the check has found such lines."""
+    """Returns the encodings of files that are not UTF-8; reads them again only if the check has found such lines."""
     found = {finding.kind for _, finding in diagnosis.findings()}
     if not found & {ENCODING, UTF16}:
         return {}
@@ -229,7 +230,7 @@ def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> 
         name = guess.names[0] if guess.names else "NAME"
         reason = f" ({guess.evidence})" if guess.evidence else ""
         terminal.say(
-            f"{path}: not UTF-8, {candidates}{reason}; to convert it, name its encoding: --encoding {name} --fix"
+            f"{path}: not UTF-8, {candidates}{reason}; to convert it, specify its encoding: --encoding {name} --fix"
         )
     if encodings:
         terminal.say("")
@@ -238,7 +239,7 @@ def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> 
 def _repair(
     corpus: CheckedCorpus, out: Path, encodings: Mapping[str, EncodingGuess]
 ) -> tuple[dict[str, RepairedSplit], Path | None]:
-    """Writes cleaned files, and a recipe that names them, if there is one."""
+    """Writes cleaned files and, if the corpus is that of a recipe, a recipe that uses them."""
     with terminal.LineProgress("MB", size=1_000_000) as display:
         done = repair(corpus.splits, out, corpus.monolingual, display.advance, encodings)
     if corpus.recipe is None or all(split.refused for split in done.values()):
@@ -249,7 +250,7 @@ def _repair(
 def _show_repair(
     out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stderr: bool
 ) -> bool:
-    """Prints a table of the cleaned files; returns whether a split was refused."""
+    """Prints a table of the cleaned files; returns whether a split could not be written."""
     rows = []
     for name, split in done.items():
         if split.refused:
@@ -262,7 +263,7 @@ def _show_repair(
     terminal.say("", stderr)
     if rows:
         terminal.table(
-            f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr
+            f"written to {out}", ["split", "action", "pairs", "files or problem"], rows, stderr
         )
     refused = {name: split.refused for name, split in done.items() if split.refused}
     for name, why in refused.items():
@@ -301,7 +302,7 @@ def _show_examination(
 
 
 def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
-    """Lengths and scripts of a split; the caller plots the first split only, since splits are alike."""
+    """Prints lengths and scripts of a split. The caller plots only the first split, because splits are similar."""
     for histogram in report.histograms(split):
         if plots:
             terminal.histogram(
@@ -340,7 +341,7 @@ def _show_places(diagnosis: Diagnosis) -> None:
                 COLUMN,
                 BINARY,
                 UNCLEAR_LANGUAGE,
-            ):  # not an example but sentences, which are told whole
+            ):  # sentences rather than an example, shown in full
                 terminal.say(f"    {name}")
                 for line in textwrap.wrap(
                     report.visible(place.text, len(place.text) * 9), WIDTH - 6
@@ -362,16 +363,16 @@ def _say_wrapped(text: str) -> None:
 
 
 def _require_report_path(path: str | None, begin: bytes) -> None:
-    """Refuses a file that is no earlier report, and a missing folder, before the text is read."""
+    """Rejects an existing file that is not a report, and a missing folder, before the text is read."""
     if path and not Path(path).parent.is_dir():
         raise NmtkitError(
-            f"{path}: the folder {Path(path).parent} does not exist; create it or choose another"
+            f"{path}: the folder {Path(path).parent} does not exist; create it, or choose another"
         )
     if path and Path(path).is_file():
         with write_errors(path), open(path, "rb") as file:
             if file.read(len(begin)) not in (b"", begin):
                 raise NmtkitError(
-                    f"{path}: this file exists and is not a report; name another file"
+                    f"{path}: this file already exists and is not a report; use a different file"
                 )
 
 

@@ -33,20 +33,22 @@ def run_fetch(
         _list(known)
         return
     if name is None:
-        raise click.UsageError("name the corpus to fetch; `nmtkit fetch --list` lists them")
+        raise click.UsageError(
+            "no corpus was given; `nmtkit fetch --list` lists the corpora, and `nmtkit fetch NAME` fetches one"
+        )
     corpus = known.get(name)
     folder = to or CORPORA / corpus.name
     if show:
         _show(corpus, stderr=False)
         for key, parameter in corpus.entry.parameters.items():
             terminal.say(
-                f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}"
+                f"values of {{{key}}}: {' '.join(parameter.values) or f'any, such as {parameter.example}'}"
             )
         return
     card = None if overwrite else find_fetched(corpus, folder)
     if card is not None:
         terminal.say(
-            f"{folder} already exists, fetched {card['fetched']} (--overwrite rebuilds it)",
+            f"{folder} already exists and was fetched on {card['fetched']} (--overwrite rebuilds it)",
             stderr=True,
         )
     else:
@@ -68,7 +70,7 @@ def _list(known: Catalogue) -> None:
         terminal.table(task, ["name", "size", "licence"], rows)
         terminal.say("")
     terminal.say(
-        "to see the values for {...}: nmtkit fetch NAME --show, with the name of the example"
+        "to see the possible values of {...}, run `nmtkit fetch NAME --show` with the name of the example"
     )
 
 

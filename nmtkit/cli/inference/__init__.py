@@ -1,1 +1,1 @@
-"""The work of the commands that use a trained model."""
+"""Implementation of the commands that use a trained model."""

@@ -1,4 +1,4 @@
-"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
+"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which also explains searches."""
 
 import difflib
 import importlib
@@ -41,12 +41,12 @@ def run_explain(
     if output is not None:
         if as_json:
             raise click.UsageError(
-                "--json conflicts with -o, which writes a page: leave one of them out"
+                "--json conflicts with -o, which writes an HTML page; use only one of them"
             )
         require_html(output)
     if steps and (as_json or output is not None):
         raise click.UsageError(
-            "--steps applies only to the terminal; --json and -o show every step: leave --steps out"
+            "--steps applies only to the terminal, because --json and -o show every step; remove --steps"
         )
     lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = model_options.open_scorer(how)
@@ -92,28 +92,28 @@ def _record(
 
 COMMANDS = ("set", "attention", "explain", "help", "quit")
 ALTERNATIVES = 3
-"""Results of each line by default."""
+"""Number of results that are shown for each line by default."""
 HELP = """\
-  :set KEY=VALUE ...  change the search; the keys are those of `nmtkit recipe explain search`
+  :set KEY=VALUE ...  change the search settings; `nmtkit recipe explain search` lists the keys
   :attention          show the attention of the last translation
-  :explain            show the search of the last line, step by step
+  :explain            show, step by step, how the last line was translated
   :help               show this
-  :quit               end; Ctrl-D and Ctrl-C do the same
+  :quit               quit; Ctrl-D and Ctrl-C do the same
 Any other line is translated; put a space before a line that begins with a colon."""
 
 
 def converse(translator: Translator, n_best: int) -> None:
     """Translates lines that the user types, and shows `n_best` results of each; commands begin with a colon."""
-    # some builds of Python lack it; then lines cannot be edited, and there is no history
+    # Some builds of Python lack readline. Without it, lines cannot be edited, and there is no history.
     with suppress(ImportError):
         importlib.import_module("readline")
-    note(":help shows the commands, Ctrl-D ends.")
+    note(":help shows the commands; Ctrl-D quits.")
     if not translator.outline.has_attention:
         tell(
-            f"{translator.name} ({translator.outline.config.kind}) has no attention: alignments are not shown"
+            f"{translator.name} ({translator.outline.config.kind}) has no attention, so alignments are not shown"
         )
     last_line = ""
-    # translated the last line; `:set` may have changed the search since
+    # the translator of the last line; `:set` may have changed the search since
     last_translator = translator
     while True:
         try:
@@ -122,13 +122,13 @@ def converse(translator: Translator, n_best: int) -> None:
             match words:
                 case [":set", *assignments]:
                     settings, ensemble_settings = model_options.parse_search(assignments)
-                    # Settings of an ensemble apply only when a run is opened; `change_search` refuses them by name.
+                    # Ensemble settings apply only when a run is opened; `change_search` rejects them with an error.
                     all_settings = settings | ensemble_settings.model_dump(exclude_unset=True)
                     config = change_search(translator.config, all_settings)
                     config.reject_unused(settings)
                     translator = replace(translator, config=config)
                 case [":explain" | ":attention"] if not last_line:
-                    tell(f"{words[0]} shows how a line was translated: type a line first")
+                    tell(f"{words[0]} shows how a line was translated; type a line first")
                 case [":explain"]:
                     tree, _ = search_tree(translator, last_line)
                     show_search(tree, see_all="`nmtkit explain --steps 0` shows all")
@@ -153,7 +153,7 @@ def converse(translator: Translator, n_best: int) -> None:
 
 
 def _advice(words: Sequence[str]) -> str:
-    """Returns the message for an unknown command, with what the user may have meant."""
+    """Returns the message for an unknown command, with a guess at the intended one."""
     name = words[0].removeprefix(":")
     values = [word for word in words[1:] if word != "="]
     key, sign, value = name.partition("=")
@@ -162,16 +162,19 @@ def _advice(words: Sequence[str]) -> str:
     commands = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.6)
     keys = difflib.get_close_matches(key.replace("-", "_"), SEARCH_FIELDS, n=1, cutoff=0.6)
     if keys and values:
-        return f"no command :{name}: did you mean `:set {keys[0]}={values[0]}`?"
+        return f"unknown command :{name}; did you mean `:set {keys[0]}={values[0]}`?"
     if commands:
-        return f"no command :{name}: did you mean `:{commands[0]}`?"
+        return f"unknown command :{name}; did you mean `:{commands[0]}`?"
     if keys:
-        return f"no command :{name}: did you mean `:set {keys[0]}=VALUE`?"
-    return f"no command :{name}: :help shows the commands; put a space before a line that begins with a colon"
+        return f"unknown command :{name}; did you mean `:set {keys[0]}=VALUE`?"
+    return (
+        f"unknown command :{name}; :help shows the commands. To translate a line that begins with a "
+        "colon, put a space before it."
+    )
 
 
 def _show(translator: Translator, line: str, n_best: int) -> None:
-    """Translates a line; shows the best result, its alignment, and the `n_best` results if there are several."""
+    """Translates a line; shows the best result, its alignment, and, if `n_best` is above 1, the `n_best` results."""
     (results,) = translator.search([line], min(n_best, translator.config.n_hypotheses))
     texts = []
     for result in results:
@@ -191,7 +194,7 @@ def _describe_alignment(translator: Translator, line: str, text: str) -> str:
     """Returns the target words, each followed by the source words that are aligned to it, in brackets."""
     try:
         (alignment,) = translator.align([line], [text])
-    except DataError as fault:  # an imported tokenizer may not cut the text into words
+    except DataError as fault:  # the tokens of some imported tokenizers cannot be assigned to words
         return str(fault)
     aligned_words: list[list[str]] = [[] for _ in alignment.tgt_words]
     for source, target in sorted(alignment.links()):

@@ -1,4 +1,4 @@
-"""Values of the options of commands that use a trained run: one `DecodingOptions`, and the opened run."""
+"""Turns the options of commands that use a trained run into one `DecodingOptions`, and opens the run."""
 
 import math
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ from nmtkit.models.ensemble import Mean
 
 
 class CombinationSettings(Settings):
-    """Keys of `--search` that no recipe has: how several models are combined.
+    """Keys of `--search` that are not recipe keys; they determine how several models are combined.
 
-    `lm_weight` is the weight of the language model that `--lm` names.
+    `lm_weight` is the weight of the language model given with `--lm`.
     """
 
     ensemble: Mean = "probabilities"
@@ -34,7 +34,7 @@ class CombinationSettings(Settings):
 
 
 def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
-    """The click type of a key of the search: a choice, or a number within the bounds of the setting."""
+    """Returns the click type of a search setting: a choice, or a number within the bounds of the setting."""
     if key == "length_penalty":
         return click.STRING
     setting = SEARCH_FIELDS[key]
@@ -50,12 +50,14 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
 
 
 def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], CombinationSettings]:
-    """Reads the values of `--search`: settings of the recipe's search, and the others."""
+    """Parses the values of `--search` into settings of the recipe's search and `CombinationSettings`."""
     settings: dict[str, object] = {}
     for text in assignments:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise RecipeError(f"--search {text!r}: expected KEY=VALUE, e.g. --search stop=exact")
+            raise RecipeError(
+                f"--search {text!r} is invalid; expected KEY=VALUE, for example --search stop=exact"
+            )
         settings[key.strip().removeprefix("search.")] = parse_value(value)
     combination = {
         key: settings.pop(key) for key in CombinationSettings.model_fields.keys() & settings.keys()
@@ -64,7 +66,7 @@ def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], Combina
 
 
 _OTHER_FORMS = ("as_json", "scores", "lead")
-"""Parameters that say how results are written or joined."""
+"""Parameters that determine how results are written or combined."""
 
 
 def _model_options(given: dict[str, Any]) -> DecodingOptions:
@@ -73,7 +75,7 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
     of_flags = [*flags, *(["alpha"] if ":" in str(flags.get("length_penalty")) else [])]
     if twice := [key for key in of_flags if key in settings]:
         raise click.UsageError(
-            f"--search {twice[0]} conflicts with an option that sets the same value: leave one of them out"
+            f"--search {twice[0]} conflicts with an option that sets the same value; use only one of them"
         )
     settings |= flags
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
@@ -84,14 +86,14 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
             raise click.BadParameter(
                 f"{alpha!r} is not a number", param_hint="--length-penalty"
             ) from None
-    # all samples, unless one of them is chosen by its risk
+    # prints all samples, unless minimum Bayes risk chooses one of them
     if "n_best" in given and given["n_best"] is None:
         drawn = settings.get("samples") if settings.get("mbr", "none") == "none" else None
         given["n_best"] = drawn if drawn and isinstance(drawn, int) else 1
     other = [name for name in _OTHER_FORMS if given.get(name)]
     if given.get("form") == "moses" and other:
         option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
-        raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
+        raise click.UsageError(f"--format moses writes n-best lists; remove --{option}")
     values = {
         key: given.pop(key)
         for key in {field.name for field in fields(DecodingOptions)} & given.keys()
@@ -100,21 +102,21 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
 
 
 opens_model: Decorator = pass_as("how", _model_options)
-"""Passes the options of a run and its search to a command as one `DecodingOptions`, called `how`."""
+"""Passes the options for a run and for its search to a command as one `DecodingOptions`, called `how`."""
 
 
 def window_lines(system: TextModel) -> int:
-    """How many lines of input are read together."""
+    """Returns how many lines of input are read together."""
     return max(1, system.window // (4 if system.reads_articles else 1))  # articles are longer
 
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
-    """Opens a run that writes text, and says on stderr which run, weights, device and engine it is."""
+    """Opens a run that generates text; prints run, weights, device and engine on stderr."""
     return as_translator(load_from_options(how, task, note))
 
 
 def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
-    """The options for work that CTranslate2 lacks: engine `auto` is our own, and a note says why."""
+    """Returns the options for a feature that CTranslate2 lacks: the engine `auto` becomes nmtkit, with a note."""
     if how.engine != "auto":
         return how
     if find_spec("ctranslate2") is not None:
@@ -123,5 +125,5 @@ def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
 
 
 def open_scorer(how: DecodingOptions, task: str | None = None) -> Translator:
-    """As `open_model`, for a command that scores or looks into the model, which only our own engine can do."""
+    """Does the same as `open_model` for a command that scores or inspects the model, which requires our own engine."""
     return open_model(replace(how, engine="nmtkit"), task)

@@ -1,4 +1,4 @@
-"""`nmtkit align` and `nmtkit rescore`: what a model says of given translations."""
+"""`nmtkit align` and `nmtkit rescore`: word alignments and scores of existing translations."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,8 +24,8 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
 
 BEST, FREQUENT = 50, 2000
-"""How many target tokens a shortlist has for each source token, and for every sentence. Mi et al. 2016, "Vocabulary
-Manipulation for Neural Machine Translation", take 10 to 50, and 2,000."""
+"""Numbers of target tokens in a shortlist: for each source token, and for every sentence. Mi et al. 2016, "Vocabulary
+Manipulation for Neural Machine Translation", use 10 to 50, and 2,000."""
 
 
 @results.into_output
@@ -45,20 +45,20 @@ def run_align(
     """Carries out `nmtkit align`."""
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError(
-            "--threshold allows several links per word and conflicts with --symmetrize: leave one of them out"
+            "--threshold allows several links per word, so it conflicts with --symmetrize; use only one of them"
         )
     read = source, target, source_words, target_words
     results.require_other(soft, read, "--soft")
     results.require_other(likely, (*read, soft), "--shortlist")
     if how.search_settings:
         raise click.UsageError(
-            f"align does not search: leave --search {next(iter(how.search_settings))} out"
+            f"align does not search; remove --search {next(iter(how.search_settings))}"
         )
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = model_options.open_scorer(how)
     backward = None
     if reverse_model is not None:
-        # languages are those of the first direction
+        # --from and --to apply to the first direction only
         other = replace(how, to=None, source_language=None)
         other = replace(other, model=reverse_model, ensemble="probabilities", ensemble_weights=None)
         backward = model_options.open_scorer(other)
@@ -99,7 +99,7 @@ def _aligned(
         for path, words in zip(word_files, (src_words, tgt_words), strict=True):
             if words is not None and len(words) < len(window):
                 raise DataError(
-                    f"{path} ends after line {count + len(words)}, but {files[0]} has more lines; add the missing ones"
+                    f"{path} ends after line {count + len(words)}, but {files[0]} has more lines; add the missing lines"
                 )
         try:
             aligned = translator.align(src, tgt, src_words, tgt_words, count + 1)
@@ -115,7 +115,7 @@ def _aligned(
     for path, lines in zip(word_files, word_lines, strict=True):
         if lines is not None and next(lines, None) is not None:
             raise DataError(
-                f"{path} has more than the {count} lines of {files[0]}; make them equal, line by line"
+                f"{path} has more lines than {files[0]}, which has {count}; make the files parallel, line by line"
             )
 
 
@@ -171,7 +171,7 @@ def _rescored(
 
 
 def _read_translation(line: str, where: str) -> Translation:
-    """The best translation of a line that `nmtkit translate --json` printed."""
+    """Returns the best translation in a line of output from `nmtkit translate --json`."""
     record = parse_json(line, where)
     try:
         best = record["best"]
@@ -186,5 +186,6 @@ def _read_translation(line: str, where: str) -> Translation:
         )
     except (ValueError, KeyError, TypeError, OverflowError) as fault:
         raise DataError(
-            f"{where}: not an output of `nmtkit translate --json` without --window and --split-sentences ({fault!r})"
+            f"{where}: this is not output of `nmtkit translate --json` ({fault!r}); write the file with that command, "
+            "without --window and --split-sentences"
         ) from fault

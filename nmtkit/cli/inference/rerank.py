@@ -1,4 +1,4 @@
-"""`nmtkit rerank`: the best of several translations by a noisy channel."""
+"""`nmtkit rerank`: choosing among the N best translations with a noisy channel model."""
 
 import sys
 from collections import deque
@@ -47,21 +47,23 @@ def run_rerank(
 ) -> None:
     """Carries out `nmtkit rerank`."""
     if tune is not None and (tuned is not None or as_json):
-        raise click.UsageError("--tune prints weights: leave --weights and --json out")
+        raise click.UsageError("--tune prints weights; remove --weights and --json")
     if tune is not None and output_folder() is not None:
         raise click.UsageError(
-            "--tune prints one set of weights: write it with -o, not with --output-dir"
+            "--tune prints one set of weights; write it with -o, not with --output-dir"
         )
     if tune is None and metric is not None:
         raise click.UsageError("--metrics requires --tune; give both")
     names = metric_names([metric or "bleu"])
     if len(names) > 1:
-        raise click.UsageError(f"--metrics {metric} means {', '.join(names)}: name one of them")
+        raise click.UsageError(
+            f"--metrics {metric} stands for {', '.join(names)}; choose one of them"
+        )
     references = [] if tune is None else read_texts(tune, "--tune")
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
         raise click.UsageError(
-            f"{tuned} has a weight for a language model, {chosen.lm:g}: name its run with --lm"
+            f"{tuned} has the weight {chosen.lm:g} for a language model; give the run of the language model with --lm"
         )
     translator = model_options.open_model(how, TRANSLATION.name)
     other = DecodingOptions(device=how.device, precision=how.precision, threads=how.threads)
@@ -78,7 +80,7 @@ def run_rerank(
         require_pairs(candidates, references, "reference")
         scored_as = find_run(how.model, task=TRANSLATION.name)[0].recipe.evaluation.options
         best, value, alone = tune_weights(candidates, references, names[0], scored_as)
-        tell(f"{names[0]} {value:.2f}, and {alone:.2f} with the model alone")
+        tell(f"{names[0]} {value:.2f}; with the model alone {alone:.2f}")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return
     printer = results.Printer(translator.tokenizers.tgt, 1, as_json)
@@ -108,7 +110,7 @@ def _score_windows(
     back: Translator,
     lm: Translator | None,
 ) -> Generator[list[list[Candidate]], None, None]:
-    """The candidates of each window; the lines of all are numbered together, since samples depend on it."""
+    """Yields the candidates of each window. Line numbers, which seed random samples, continue across windows."""
     waiting: deque[list[str]] = deque()
     with closing(translator.stream(watched(text, waiting.append), n_best)) as groups:
         found = chain.from_iterable(groups)

@@ -1,4 +1,4 @@
-"""The work of the commands of tasks that have no file of their own here."""
+"""Implements the commands of the tasks without a file of their own in this folder."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -35,7 +35,7 @@ def run_writing_task(
     scores: bool,
     as_json: bool,
 ) -> None:
-    """Carries out the command of a task whose models search for a text."""
+    """Carries out the command of a task whose models generate text."""
     system = model_options.open_model(how, task.name)
     may_repeat = not system.config.no_repeat_ngram
     printer = results.Printer(
@@ -55,7 +55,7 @@ def run_writing_task(
 def run_labelling_task(
     how: DecodingOptions, task: Task, files: tuple[Path, ...], as_json: bool = False
 ) -> None:
-    """Carries out the command of a task whose models answer with labels."""
+    """Carries out the command of a task whose models predict labels."""
     system = load_from_options(how, task.name, note)
     lines = count(1)
     folder = output_folder()
@@ -75,7 +75,7 @@ def run_labelling_task(
     windows = _windows(task, files, system)
     invitation = "" if files else INVITATION
     if isinstance(task, LabellingTask) and (as_json or how.n_best > 1):
-        rankings = (list(rank_labels(task, system, window)) for window in windows)
+        rankings = (rank_labels(task, system, window) for window in windows)
         results.write_stream(rankings, write, "lines", invitation)
         return
     answers = (answer(task, system, window).texts for window in windows)
@@ -85,14 +85,16 @@ def run_labelling_task(
 def _windows(task: Task, files: tuple[Path, ...], system: TextModel) -> Iterator[list[Example]]:
     first = task.columns[0].name
     if first == "features" and not files:
-        raise click.UsageError("features are read only from files: name an .npy, .npz or .txt FILE")
+        raise click.UsageError(
+            "features cannot be read from standard input; pass an .npy, .npz or .txt FILE"
+        )
     if first == "tgt":
         system.require_language_model()
     return _examples(task, files, model_options.window_lines(system))
 
 
 def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[Example]]:
-    """The examples of files or of standard input in windows; only the task's first column is given."""
+    """Yields windows of examples from files or standard input; they have only the task's first column."""
     name = task.columns[0].name
     if name == "features":
         rows = chained(files, lambda file: read_pairs(SplitFiles(features=[str(file)])))

@@ -28,12 +28,13 @@ def run_detokenize(model: str | None, files: tuple[Path, ...], side: str) -> Non
 
     def joined(line: str) -> str:
         number, tokens = next(numbers), line.split(" ")
-        # A public model's may leave the first word of a line without, and pieces are whatever the text has.
+        # Some imported tokenizers do not mark the first word of a line, and `pieces` may be arbitrary text.
         marks = tokenizer.config.kind not in ("huggingface", "pieces")
         if marks and WORD_START not in line and len(tokens) > 1:
             place = f"line {number}" if folder is None else folder.place()
             raise DataError(
-                f"{place}: no token in {line[:60]!r} has {WORD_START}, which marks the beginning of a word"
+                f"{place}: no token in {line[:60]!r} has the mark {WORD_START}, with which a word begins; pass tokens "
+                "as printed by `nmtkit tokenize`"
             )
         return tokenizer.join(tokens)
 
@@ -50,7 +51,7 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
-    """Writes each line changed, as soon as it is read."""
+    """Applies `change` to each line, and writes the result as soon as the line has been read."""
     invitation = "" if files else f"type one line at a time; each is {done}"
     results.write_stream(
         text_windows(files), lambda line: results.write_line(change(line)), "lines", invitation

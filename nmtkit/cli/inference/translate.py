@@ -19,6 +19,8 @@ from nmtkit.data.text.files.json_records import EXTRACT_HINT
 from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.decoding.settings import SamplingConfig
+from nmtkit.inference.constraints.glossary import parse_dictionary
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.long_texts import (
     ParagraphTranslator,
@@ -27,12 +29,11 @@ from nmtkit.inference.long_texts import (
     looks_like_one_article,
     looks_like_paragraph,
 )
-from nmtkit.inference.requests import Request, parse_dictionary
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 
 COSTLY_NATS = 5
-"""Nats from which the cost of terms is worth a warning; a rare word that fits costs less."""
+"""Cost of terms, in nats, above which a warning is printed; a rare word that suits the context costs less."""
 
 
 @results.into_output
@@ -53,7 +54,9 @@ def run_translate(
 ) -> None:
     """Carries out `nmtkit translate`."""
     if prefix and jsonl:
-        raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
+        raise click.UsageError(
+            'in --jsonl input, prefixes are in the field "prefix"; remove --prefix'
+        )
     constrained = prefix or jsonl or terms is not None
     if interactive:
         from nmtkit.cli.inference.explain import converse
@@ -61,12 +64,12 @@ def run_translate(
         other = form != "text" or how.engine == "ctranslate2"
         if files or constrained or as_json or scores or split_sentences or other:
             raise click.UsageError(
-                "--interactive reads lines from a prompt and has its own output format: leave out FILE, --format, "
+                "--interactive reads lines from a prompt and has its own output format; remove FILE, --format, "
                 "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine"
             )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError(
-                "--interactive needs a terminal; to translate files and pipes, leave it out"
+                "--interactive needs a terminal; to translate files and pipes, remove --interactive"
             )
         how = model_options.without_ctranslate2(how, "the alignments that --interactive shows")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
@@ -84,7 +87,7 @@ def run_translate(
         note("engine nmtkit for lines with constraints, which ctranslate2 does not support")
     if split_sentences and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
         raise click.UsageError(
-            "--split-sentences samples each sentence only once: use --samples 1 without --n-best, or put each "
+            "--split-sentences samples each sentence only once; use --samples 1 without --n-best, or put each "
             "sentence on a separate line"
         )
     printer = results.Printer(
@@ -119,7 +122,7 @@ def run_translate(
 
 
 def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[list[Request]]:
-    """Each line as a request; with --terms alone, lines are plain."""
+    """Yields each line as a request; with neither `prefix` nor `jsonl`, lines are plain text."""
     read = Request.from_json if jsonl else Request.from_tsv if prefix else Request.from_line
     folder = output_folder()
     numbers = count(1)
@@ -134,7 +137,7 @@ def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[
 def _warn_of_costly_terms(
     translator: Translator, forced: Sequence[tuple[str, Translation]]
 ) -> None:
-    """Warns of translations which the terms have made far less probable; they are compared with free ones."""
+    """Warns if terms have made translations far less probable than the translations without these terms."""
     if not forced:
         return
     costs = translator.cost_of_terms([translation for _, translation in forced])
@@ -147,8 +150,8 @@ def _warn_of_costly_terms(
         if len(forced) > 1:
             extent = f", and {COSTLY_NATS} or more in {len(costly)} of the first {len(forced)} translations with terms"
         tell(
-            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}: the model hardly "
-            "knows these terms, and the text around them may be wrong: check it"
+            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}. The model hardly "
+            "knows these terms, so the text around them may be wrong; check it"
         )
 
 
@@ -163,7 +166,7 @@ def _open(
     translator = model_options.open_model(how, TRANSLATION.name)
     if replace_unknown:
         if translator.config.forbid_unknown:
-            note("--replace-unknown switches off the recipe's search.forbid_unknown")
+            note("--replace-unknown turns off the recipe's search.forbid_unknown")
         translator = translator.replacing_unknown(entries)
     if terms is not None:
         translator = translator.with_terms(parse_dictionary(read_lines(terms), str(terms)))
@@ -171,8 +174,8 @@ def _open(
 
 
 def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The windows as they are; warns of the first line that looks like a paragraph."""
-    # Both are asked for here, since a thread that reads ahead has no context.
+    """Yields the windows unchanged; warns about the first line that looks like a paragraph."""
+    # Both arguments depend on click's context, which does not exist in the thread that reads ahead.
     return _noted(text, output_folder(), is_quiet())
 
 
@@ -185,7 +188,7 @@ def _noted(
             if not warned and looks_like_paragraph(line):
                 place = f"line {number}" if folder is None else folder.place_of(number)
                 tell(
-                    f"{place} looks like a paragraph: --split-sentences translates it sentence by sentence"
+                    f"{place} looks like a paragraph; to translate it sentence by sentence, use --split-sentences"
                 )
                 warned = True
         yield window
@@ -207,17 +210,17 @@ def run_summarize(
 ) -> None:
     """Carries out `nmtkit summarize`."""
     if stories is not None and (files or per_file):
-        raise click.UsageError("--stories reads a folder: leave FILE and --per-file out")
+        raise click.UsageError("--stories reads a folder; remove FILE and --per-file")
     source = _Articles(files, stories, per_file)
     if lead is not None:
         _print_lead(how, source, lead, as_json or bool(window or sentences or words))
         return
     if window is not None and how.max_source_tokens is not None:
-        raise click.UsageError("--window reads whole articles: leave --max-source-tokens out")
+        raise click.UsageError("--window reads whole articles; remove --max-source-tokens")
     translator = model_options.open_model(how, SUMMARIZATION.name)
     if window is not None and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
         raise click.UsageError(
-            "--window draws a single sample of each window: give --samples 1 without --n-best"
+            "--window draws a single sample for each window; use --samples 1 without --n-best"
         )
     may_repeat = not translator.config.no_repeat_ngram
     printer = results.Printer(
@@ -241,7 +244,7 @@ def run_summarize(
             summaries, printer.write_joined, "articles", invitation, files_of_lines
         )
     results.tell_cut(
-        printer.cut, printer.lines, "articles", translator, "; --window reads them whole"
+        printer.cut, printer.lines, "articles", translator, "; to read whole articles, use --window"
     )
     printer.report("summaries", "--max-length or --search max_length_ratio=R")
 
@@ -249,7 +252,7 @@ def run_summarize(
 def _shortened(
     stream: Iterable[list[list[Translation]]], limit: SummaryLimit
 ) -> Generator[list[list[Translation]], None, None]:
-    """The summaries with texts within the limit; their tokens still belong to the whole text of the search."""
+    """Shortens the texts of summaries to the limit; their tokens remain those of the full output."""
     for group in stream:
         yield [
             [replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group
@@ -262,7 +265,7 @@ def _print_lead(
     """Prints the first sentences of each article."""
     if how != DecodingOptions(search_settings={}) or has_other_options:
         raise click.UsageError(
-            "--lead copies sentences without a model: leave out the options of a model"
+            "--lead copies sentences without a model; remove all options that apply to a model"
         )
     from nmtkit.metrics import lead as lead_of
 
@@ -286,15 +289,15 @@ class _Articles:
 
     @property
     def has_files(self) -> bool:
-        """Whether articles are read from files, so that nobody types them."""
+        """Whether articles are read from files instead of standard input."""
         return bool(self.files) or self.stories is not None or self.per_file
 
     def windows(self, most: int = 256) -> Generator[list[str], None, None]:
-        """The articles, some at a time."""
+        """Yields windows of at most `most` articles."""
         if self.stories is not None:
             stories = read_pairs(SplitFiles(stories=[str(self.stories)]))
             return windows((story.src for story in stories), most)
-        remedy = "name the field of the articles as FILE.jsonl#FIELD"
+        remedy = "specify the field of the articles as FILE.jsonl#FIELD"
         if self.per_file:
             return article_windows(self.files, most, remedy)
         return _noting_articles(text_windows(self.files, most, remedy), self._place)
@@ -305,11 +308,11 @@ class _Articles:
 
 
 def _noting_articles(text: Iterable[list[str]], place: str) -> Generator[list[str], None, None]:
-    """The windows as they are; warns if the first looks like the paragraphs of an article."""
+    """Yields the windows unchanged; warns if the first looks like the paragraphs of one article."""
     for number, window in enumerate(text):
         if number == 0 and looks_like_one_article(window):
             tell(
                 f"warning: {place} looks like one article, with blank lines between paragraphs, but each line is "
-                "summarized separately: --per-file reads a file as one article"
+                "summarized separately; to read each file as one article, use --per-file"
             )
         yield window

@@ -1,1 +1,1 @@
-"""The work of the commands that draw pictures."""
+"""Implementation of the commands that draw figures."""

@@ -1,4 +1,4 @@
-"""Figures of several commands: the options of their style, and saving them."""
+"""Functions that several commands share for saving figures, and for showing BLEU by length."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from nmtkit.plots.fonts import PictureWarning
 
 
 def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> None:
-    """Saves a picture in each format, and says so; characters that its fonts lack are reported as a line of text."""
+    """Saves a figure in each format, and prints the names of the files and any characters that its fonts lack."""
     for output in outputs:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PictureWarning)
@@ -25,11 +25,11 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
 
 
 FEW_SENTENCES = 10
-"""With fewer sentences of a length, a score says nothing reliable about a system."""
+"""Minimum number of sentences in a length range for which a score is reliable enough to be drawn."""
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
-    """A table of BLEU by length, a column for each system; ranges without lines are left out."""
+    """Prints a table of BLEU by length, with a column for each system; ranges without lines are left out."""
     rows = []
     for column in _filled_columns(buckets):
         scores = [f"{score:.2f}".replace("nan", "-") for score in _scores(column)]
@@ -40,7 +40,7 @@ def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
 def draw_lengths(
     names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path
 ) -> None:
-    """The same as a figure, a line for each system."""
+    """Draws BLEU by length as a figure, with a curve for each system."""
     columns = _filled_columns(buckets)
     scores = [_scores(column) for column in columns]
     save_by_length_at = partial(
@@ -54,7 +54,7 @@ def draw_lengths(
 
 
 def _filled_columns(buckets: Sequence[Sequence[LengthBucket]]) -> list[Sequence[LengthBucket]]:
-    """For each range of lengths that has lines, the bucket of each system."""
+    """Returns, for each range of lengths that has lines, the bucket of each system."""
     return [
         column for column in zip(*buckets, strict=True) if any(bucket.count for bucket in column)
     ]
@@ -66,11 +66,11 @@ def _words(column: Sequence[LengthBucket]) -> str:
 
 
 def _counts(column: Sequence[LengthBucket]) -> str:
-    """The number of lines; for test sets of different sizes, the number of each."""
+    """Returns the number of lines as text; if the systems' test sets differ in size, that of each."""
     counts = [f"{bucket.count:,}" for bucket in column]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 
 def _scores(column: Sequence[LengthBucket]) -> list[float]:
-    """The BLEU of each system; NaN without lines."""
+    """Returns the BLEU of each system, or NaN if it has no lines."""
     return [math.nan if bucket.score is None else bucket.score.value for bucket in column]

@@ -45,13 +45,13 @@ from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.run import find_training
 
 Pairs = tuple[list[str], list[str | None]]
-"""Sentences, and the translation of each, if one is given."""
+"""Sentences and, for each, its translation or None."""
 
 Picture = TypeVar("Picture", bound=SentencePicture)
 HEAT_MAPS = ("attention", "grid")
-"""Values of --what that draw a heat-map for each sentence."""
+"""Values of --what that draw a heat map for each sentence."""
 WIDE_SUMMARY_WORDS = 40
-"""Words of a summary from which a page is advised instead of a figure."""
+"""Number of words in a summary from which a note recommends a page instead of a figure."""
 
 _makes_style = pass_as(
     "style", lambda given: FigureStyle(title=given.pop("title"), **given.pop("style"))
@@ -72,7 +72,7 @@ def run_plot_attention(
 ) -> None:
     """Carries out `nmtkit plot-attention`."""
     if subwords and what not in HEAT_MAPS:
-        raise click.UsageError(f"--subwords does not apply to --what {what}: leave it out")
+        raise click.UsageError(f"--subwords does not apply to --what {what}; remove --subwords")
     _require_fitting_options(output, what, source, bool(how.layer or how.head), style)
     system, save = (
         load_from_options(replace(how, engine="nmtkit"), notify=note),
@@ -81,25 +81,28 @@ def run_plot_attention(
     reads_source = system.tokenizers.labels is None and system.reads == "text"
     if subwords and not reads_source:
         raise click.UsageError(
-            "--subwords requires a model that reads and writes text; leave it out"
+            "--subwords requires a model that reads and generates text; remove --subwords"
         )
     if system.tokenizers.labels is not None:
         if target or what != "attention" or how.layer or how.head:
             raise click.UsageError(
-                "TARGET, --layer, --head and --what do not apply to a model that predicts labels; leave them out"
+                "TARGET, --layer, --head and --what do not apply to a model that predicts labels; remove them"
             )
         documents = attention_views.document_pictures(system, _read_pairs(source, None)[0])
         _draw(documents, output, style, show_document, save_documents)
         return
     if system.reads == "features":
         if source is None or not output or what != "attention":
-            raise click.UsageError("for a captioner, use PICTURES NUMBER -o FILE without --what")
+            raise click.UsageError(
+                "a captioner needs a file of images, the number of one of them, and -o FILE, without --what"
+            )
         file = FeaturesFile(source)
-        why = "".join(fault.message for fault in file.new_faults())
+        why = "".join(fault.message for fault in file.take_faults())
         if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.n_lines:
             raise DataError(
                 why
-                or f"{source} has {file.n_lines:,} pictures; {target!r} is not a number from 1 to {file.n_lines}"
+                or f"{source} has {file.n_lines:,} images; choose one by a number from 1 to {file.n_lines} instead of "
+                f"{target!r}"
             )
         rows = file.read(int(target) - 1)
         caption = as_translator(system).search([rows], need_attention=True)[0][0]
@@ -109,7 +112,7 @@ def run_plot_attention(
     if system.reads == "prompt" and what in (*HEAT_MAPS, "layers"):
         if target or what == "layers":
             raise click.UsageError(
-                "TARGET and --what layers require a model that reads a source; leave them out"
+                "TARGET and --what layers require a model that reads a source; remove them"
             )
         looks = attention_views.look_back_pictures(system, _read_pairs(source, None)[0])
         _draw(looks, output, style, show_attention, save)
@@ -131,7 +134,7 @@ def _draw(
     show: Callable[[Picture], None],
     save: Callable[..., None],
 ) -> None:
-    """Draws pictures of one kind into files, or in the terminal."""
+    """Draws figures of one kind into files or in the terminal."""
     _warn_unread(drawn)
     if output:
         save_pictures(output, partial(save, drawn, style=style))
@@ -142,7 +145,7 @@ def _draw(
 
 
 def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> None:
-    """Advises a page for a long summary, since a figure has a column for each word."""
+    """Recommends a page for a long summary, because a figure has a column for each word."""
     pictures = [
         picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary
     ]
@@ -150,35 +153,35 @@ def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> No
     has_page = any(path.suffix.lower() == ".html" for path in output)
     if longest > WIDE_SUMMARY_WORDS and not has_page:
         note(
-            f"a figure of {longest} columns is wide; -o FILE.html shows article and summary as coloured text, which is "
-            "easier to read on a screen"
+            f"a figure with {longest} columns is wide; -o FILE.html shows article and summary as coloured text, which "
+            "is easier to read on a screen"
         )
 
 
 def _require_fitting_options(
     output: Sequence[Path], what: str, source: str | None, chosen: bool, style: FigureStyle
 ) -> None:
-    """Refuses options that exclude or need each other; `chosen`: whether --layer or --head is given."""
+    """Rejects conflicting options and missing ones; `chosen` is whether --layer or --head is given."""
     has_style = replace(style, title=None) != FigureStyle()
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
         (
             what == "layers" and not only_html,
-            "--what layers writes a page with buttons: name it with -o FILE.html",
+            "--what layers writes an interactive page; give its file with -o FILE.html",
         ),
         (
             what in ("grid", "positions") and not output,
-            f"--what {what} draws a picture: name it with -o FILE",
+            f"--what {what} draws a figure; give its file with -o FILE",
         ),
         (
             what == "positions" and source is not None,
-            "--what positions reads no sentence: leave SOURCE out",
+            "--what positions does not read a sentence; remove SOURCE",
         ),
         (
             chosen and what not in HEAT_MAPS,
-            f"--layer and --head select one attention, but --what {what} draws them all: leave them out",
+            f"--what {what} draws all layers and heads; remove --layer and --head",
         ),
-        (has_style and not output, "--style applies only to a figure: add -o FILE"),
+        (has_style and not output, "--style applies only to a figure; add -o FILE"),
     ):
         if wrong:
             raise click.UsageError(fault)
@@ -202,10 +205,10 @@ def _picture_saver(
 
 
 def _warn_unread(drawn: list[Picture]) -> list[Picture]:
-    """The same pictures; tells what of a source was not read, which a heading does not where a title is given."""
+    """Warns about source tokens that were not read, which a custom title does not mention; returns the figures."""
     for number, picture in enumerate(drawn, start=1):
         if picture.left_out:
-            tell(f"picture {number}: the last {picture.left_out:,} source tokens were not read")
+            tell(f"figure {number}: the last {picture.left_out:,} source tokens were not read")
     return drawn
 
 
@@ -218,7 +221,7 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
             raise DataError(
-                f"{STDIN}, line {number}: one side is empty, so there is nothing to draw"
+                f"{STDIN}, line {number}: one side is empty, so there is nothing to draw; remove the line"
             )
         sources.append(first)
         targets.append(second if tab else None)
@@ -228,7 +231,7 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
 def _entropies(
     translator: Translator, pairs: Pairs, title: str | None = None
 ) -> tuple[list[Entropies], str]:
-    """The entropy of each attention, and a title if none is given."""
+    """Returns the entropies of each attention, and the title, or a default title if it is None."""
     if as_multi_head(translator.outline) is not None:
         parts = head_entropies(_warn_unread(translator.head_pictures(*pairs)))
     else:
@@ -260,12 +263,12 @@ def run_plot_training(
         plots.picture_format(path)
     if (what == "report" or not output) and style != FigureStyle():
         raise click.UsageError(
-            "--title and --style apply only to a figure of curves: add -o FILE, and leave --what report out"
+            "--title and --style apply only to a figure of curves; add -o FILE, and remove --what report"
         )
     if what == "report":
         if len(runs) != 1 or not output:
             raise click.UsageError(
-                "--what report is about one run: name one RUN and a page, -o FILE.html"
+                "--what report describes a single run; give one RUN and a page, -o FILE.html"
             )
         save_pictures(output, partial(save_report, find_training(runs[0])))
         return

@@ -1,1 +1,1 @@
-"""The work of the commands that score texts and runs."""
+"""Implementation of the commands that score texts and runs."""

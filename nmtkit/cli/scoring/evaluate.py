@@ -56,7 +56,7 @@ def run_evaluate(
 ) -> None:
     """Carries out `nmtkit evaluate`."""
     if run is not None and how.model is not None:
-        raise click.UsageError("RUN and -m both name the run: use only one of them")
+        raise click.UsageError("RUN and -m both specify the run; use only one of them")
     scoring.require_one_stdin(source, *ref)
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
@@ -121,7 +121,7 @@ def run_evaluate(
 def _read_test_set(
     task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None
 ) -> tuple[list[str], list[list[str]]]:
-    """Returns the sources and, for each set of references, its lines."""
+    """Returns the sources, and the lines of each set of references."""
     if source is None:
         return load_sacrebleu_set(test_set or "")
     sources = scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD, joint=" ")
@@ -144,7 +144,7 @@ def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[i
     if n_unfinished:
         tell(
             f"{n_unfinished} of {len(outputs)} outputs reached the length limit; "
-            "--max-length or --search max_length_ratio=R raises it"
+            "to raise it, use --max-length or --search max_length_ratio=R"
         )
     unknown_tokens = results.UnknownTokens("source")
     for output in outputs:
@@ -156,12 +156,12 @@ def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[i
 def _answers(
     task: Task, system: TextModel, sources: Sequence[str]
 ) -> tuple[list[str], list[Translation]]:
-    """The answer to each source, and all that is known of those that a search has found."""
+    """Returns the output for each source, and the `Translation` of each output that a search has found."""
     if not isinstance(system, Translator):
         examples = [Example(line, None, number) for number, line in enumerate(sources, start=1)]
         return answer(task, system, examples).texts, []
     outputs: list[Translation] = []
-    # in batches as by `translate`
+    # batched as in `translate`
     stream = system.stream(windows(sources, model_options.window_lines(system)))
     results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
     return [one.text for one in outputs], outputs
@@ -176,7 +176,7 @@ def _require_pairs(
 ) -> None:
     if confusion is not None and label_type(task.columns) is None:
         raise click.UsageError(
-            f"--plot applies to labels, and the task {task.name} has none: leave it out"
+            f"--plot applies only to labels, but the task {task.name} has none; remove --plot"
         )
     if confusion is not None:
         picture_format(confusion)
@@ -186,7 +186,7 @@ def _require_pairs(
         raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     if not task.references or task.columns[0].name != "src":
         raise NmtkitError(
-            f"evaluate compares outputs for texts with references, and the task {task.name} has none"
+            f"evaluate needs source texts and references, which the task {task.name} does not have"
         )
 
 
@@ -197,16 +197,16 @@ def _evaluate_language_model(
     as_json: bool,
     beside: Mapping[str, object],
 ) -> None:
-    """Loss and perplexity on a text; refuses what is given `beside`, by the names of the options."""
-    beside = {**beside, "what a search needs": how.search_settings or how.shortlist or None}
+    """Prints loss and perplexity on a text; rejects the other options in `beside`, whose keys are option names."""
+    beside = {**beside, "all search options": how.search_settings or how.shortlist or None}
     if ignored := [name for name, value in beside.items() if value is not None]:
         raise click.UsageError(
-            f"a language model is scored only by loss and perplexity: leave {', '.join(ignored)} out"
+            f"a language model is scored only by loss and perplexity; remove {', '.join(ignored)}"
         )
     files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
     if files is None:
         raise NmtkitError(
-            f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE"
+            f"{saved.folder.path}: the run's recipe has no test set; give a text with --ref FILE"
         )
     lines = [str(one.tgt) for one in read_pairs(files)]
     (tokens, words, _), _ = fit_text(

@@ -47,21 +47,23 @@ def run_score(
     form = chosen_format(table_format, as_json)
     if form in ("latex", "csv") and lengths_shown and plot is None:
         raise click.UsageError(
-            f"--format {form} has no table by length: leave --by-length out, or draw it with --plot"
+            f"--format {form} has no table by length; remove --by-length, or draw a figure with --plot"
         )
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
         raise click.UsageError(
-            "--source is only used with --by-length, --known-by or a metric that needs it: add one of these, or leave "
-            "--source out"
+            "--source is used only with --by-length, --known-by or a metric that needs it; add one of these, or remove "
+            "--source"
         )
     if known_by is not None and source is None:
         raise click.UsageError(
-            "--known-by also looks for unknown words in the source: add --source SRC"
+            "--known-by also looks for unknown words in the source; add --source SRC"
         )
     if plot is not None:
         if not lengths_shown:
-            raise click.UsageError("--plot draws --by-length; give both or neither")
+            raise click.UsageError(
+                "--plot draws the table of --by-length; use both options or neither"
+            )
         picture_format(plot)
 
     paths = [*hyps, *ref_paths, *([source] if source is not None else [])]
@@ -102,7 +104,7 @@ def run_score(
 
 
 def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
-    """The numbers of the lines without unknown words in the references and, last of `texts`, the source."""
+    """Returns the numbers of the lines without unknown words; `texts` are the references and then the source."""
     run, _ = find_run(path)
     pair = run.load_tokenizers()
     tokenizers = [*[pair.tgt] * (len(texts) - 1), pair.src]
@@ -115,7 +117,7 @@ def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
     if not kept:
         raise DataError(
             f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so "
-            "no line is left to score; use a run with a larger vocabulary, or leave the option out"
+            "no line is left to score; use a run with a larger vocabulary, or remove --known-by"
         )
     tell(f"scoring {len(kept):,} of {len(texts[0]):,} lines: those without words unknown to {path}")
     return kept
@@ -174,34 +176,35 @@ def run_score_alignments(
 
 
 def _read_alignments(path: str, option: str, base: int | None) -> AlignmentFile:
-    """Reads a file of alignments; a note on stderr says if it seems to count from 1 and its base was not given."""
+    """Reads a file of alignments; prints a note if `base` is None and the file seems to count words from 1."""
     file = parse_alignments(scoring.read_texts(path, EXTRACT_HINT), named(path), base)
     if base is None and (doubt := file.base_warning):
         tell(
             f"note: {named(path)} was read as counting words from 0, but {doubt}; if it counts from 1, add "
-            f"{option} 1, otherwise {option} 0; if only one side of it counts from 1, renumber that side"
+            f"{option} 1, otherwise {option} 0; if only one of its sides counts from 1, renumber that side"
         )
     return file
 
 
 def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
-    """A pharaoh file has a line for each pair; a naacl file says only which pairs have links."""
+    """Returns the number of sentence pairs: that of the pharaoh files, as a naacl file lists only pairs with links."""
     lined = [(path, one.pairs) for path, one in files if one.format == "pharaoh"]
     if not lined:
         return max(len(one.pairs) for _, one in files)
     require_equal_counts(
-        lined, "each needs a line for every sentence pair, an empty one where it has no link"
+        lined,
+        "each needs one line for every sentence pair, which is empty if the pair has no links",
     )
     first, n_pairs = named(lined[0][0]), len(lined[0][1])
     for path, one in files:
         if len(one.pairs) > n_pairs:
             raise DataError(
-                f"{named(path)} has a sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}"
+                f"{named(path)} has links for sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}"
             )
     return n_pairs
 
 
 def _filled(file: AlignmentFile, n_pairs: int) -> list[GoldAlignment]:
-    """The alignments, with empty ones at the end up to `n_pairs`."""
+    """Returns the alignments, padded with empty ones to `n_pairs`."""
     none = GoldAlignment(frozenset(), frozenset())
     return [*file.pairs, *[none] * (n_pairs - len(file.pairs))]

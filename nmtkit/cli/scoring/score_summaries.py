@@ -15,7 +15,7 @@ from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems
 
 REPEATED_PERCENT = 10
-"""The share of repeated trigrams from which summaries are said to repeat themselves."""
+"""Percentage of repeated trigrams from which a note says that summaries repeat themselves."""
 
 
 @scoring.passes_settings(summaries=True)
@@ -72,7 +72,7 @@ def run_score_summaries(
         tell(f"note: {note}")
     if as_json:
         records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
-        # there are none without articles
+        # without articles, there are no reports
         for record, report in zip(records, reports, strict=False):
             record["quality"] = asdict(report)
         more = (
@@ -93,13 +93,13 @@ def run_score_summaries(
 
 
 def _show_quality(reports: Sequence[QualityReport], names: Sequence[str]) -> None:
-    """Prints a column for each report, with a hint of what is good for each row."""
+    """Prints a table with a column for each report; each row ends with a hint about good values."""
     columns = [_quality_cells(report) for report in reports]
     rows = []
     for number, (label, _, hint) in enumerate(columns[0]):
         rows.append([label, *(column[number][1] for column in columns), hint])
     terminal.say("")
-    terminal.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
+    terminal.table("copying, repetition and length", ["measure", *names, "good values"], rows)
     terminal.say(
         "copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)"
     )
@@ -114,8 +114,8 @@ def _advise_against_repetitions(
         share = report.repeated_trigrams or 0.0
         if share >= REPEATED_PERCENT and share > 2 * usual:
             tell(
-                f"{named(path)} repeats itself ({share:.0f} % of its trigrams, the references {usual:.0f} %): "
-                "summarize with --no-repeat-ngram 3"
+                f"{named(path)} repeats itself ({share:.0f} % of its trigrams; in the references, {usual:.0f} %); "
+                "use --no-repeat-ngram 3 to summarize"
             )
 
 
@@ -125,47 +125,49 @@ def _read_terms(path: str) -> list[list[str]]:
     term_lists = []
     for number, line in enumerate(read_lines(file), start=1):
         where = f"{file}, line {number}"
-        terms = field_of(parse_record(line, where), field, where, "name another as FILE#FIELD")
+        terms = field_of(parse_record(line, where), field, where, "specify the field as FILE#FIELD")
         if not is_list_of_strings(terms):
-            raise DataError(f"{where}: field {field!r} is not a list of strings")
+            raise DataError(
+                f"{where}: the field {field!r} is not a list of strings; fix it, or specify another as FILE#FIELD"
+            )
         term_lists.append(terms)
     return term_lists
 
 
 def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Refuses examples without any reference; `refs` are files and their lines."""
+    """Rejects examples whose references are all empty; `refs` are files and their lines."""
     paths, texts = zip(*refs, strict=True)
     for number, references in enumerate(zip(*texts, strict=True), start=1):
         if not any(map(split_sentences, references)):
             raise DataError(
-                f"{paths[0]}, line {number}: the reference is empty, so no summary can be scored against it: remove "
+                f"{paths[0]}, line {number}: the reference is empty, so no summary can be scored against it; remove "
                 "this example from all files"
             )
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str, str]]:
-    """Each row's label, value, and hint of what is good."""
+    """Returns the label, the value and the hint about good values of each row."""
 
     def cell(value: float | None, unit: str = "%") -> str:
         return "-" if value is None else f"{value:.2f}{unit}"
 
     rows = []
     for n, share in enumerate(report.novel, start=1):
-        hint = "as the reference; 0: only copied" if n == 1 else "as the reference"
+        hint = "like the reference; 0: only copied" if n == 1 else "like the reference"
         rows.append((f"novel {n}-grams", cell(share), hint))
     return [
         *rows,
-        ("words in copied fragments", cell(report.copied), "as the reference; 100: only copied"),
+        ("words in copied fragments", cell(report.copied), "like the reference; 100: only copied"),
         (
             "mean fragment length (density)",
             cell(report.density, ""),
-            "as the reference; high: copied sentences",
+            "like the reference; high: copied sentences",
         ),
         ("repeated trigrams", cell(report.repeated_trigrams), "near 0"),
-        ("words", cell(report.words, ""), "as the reference"),
+        ("words", cell(report.words, ""), "like the reference"),
         ("length vs. reference", cell(report.length_to_reference), "near 100"),
-        ("length vs. article", cell(report.length_to_article), "as the reference"),
-        ("article words copied", cell(report.source_words), "as the reference"),
-        ("article sentences copied from", cell(report.source_sentences), "as the reference"),
+        ("length vs. article", cell(report.length_to_article), "like the reference"),
+        ("article words copied", cell(report.source_words), "like the reference"),
+        ("article sentences copied from", cell(report.source_sentences), "like the reference"),
         ("empty summaries", str(report.empty), "0"),
     ]

@@ -21,13 +21,13 @@ from nmtkit.metrics.systems import ScoredSystem, named
 
 
 def require_one_stdin(*paths: str | Path | None) -> None:
-    """Refuses standard input as two of the files that are read."""
+    """Raises an error if two of the files are standard input."""
     if [*map(str, paths)].count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once; use it for one file")
 
 
 def names_of_metrics() -> set[str]:
-    """The values of `--metrics`: the names of metrics and of families of metrics."""
+    """Returns the values of `--metrics`: the names of metrics and of families of metrics."""
     names = set()
     for metric in text_metrics():
         names |= {metric.name, metric.family}
@@ -35,7 +35,7 @@ def names_of_metrics() -> set[str]:
 
 
 def passes_settings(summaries: bool) -> Decorator:
-    """Passes the options of comparing texts: `metrics`, `options`, and `draws`, which is None without a test."""
+    """Passes the scoring options as `metrics`, `options`, and `draws`, which is None without a significance test."""
 
     def draws(given: dict[str, Any]) -> metrics.Resampling | None:
         significance, paired_ar, n_samples, seed = map(
@@ -44,17 +44,17 @@ def passes_settings(summaries: bool) -> Decorator:
         require_one_stdin(*given["hyps"], *given["ref_paths"], given["source"])
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
-            raise click.UsageError("--paired-ar requires several HYPs")
+            raise click.UsageError("--paired-ar requires at least two HYPs")
         if paired_ar and significance is not None:
             raise click.UsageError(
-                "--paired-ar replaces the bootstrap: leave --paired-bs or --no-significance out"
+                "--paired-ar replaces the bootstrap; remove --paired-bs or --no-significance"
             )
         if paired_ar:
             return metrics.Resampling("ar", n_samples or 10_000, seed)
         wanted = (summaries or several) if significance is None else significance
         if n_samples and not wanted:
             raise click.UsageError(
-                "--n-samples requires a significance test: add --paired-bs, or leave --n-samples out"
+                "--n-samples requires a significance test; add --paired-bs, or remove --n-samples"
             )
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
@@ -70,17 +70,17 @@ def passes_settings(summaries: bool) -> Decorator:
 
 
 ARTICLE_FIELD, SUMMARY_FIELD, TERMS_FIELD = "article", "summary", "unseen"
-"""Fields of JSON lines that are read where FILE#FIELD names no other."""
-JSON_REMEDY = "give a file whose name ends in .jsonl, or name the field as FILE.jsonl#FIELD"
+"""Default fields of JSON lines, which FILE#FIELD overrides."""
+JSON_REMEDY = "use a file whose name ends in .jsonl, or specify the field as FILE.jsonl#FIELD"
 
 
 def read_texts(
     path: str | Path, remedy: str, field: str | None = None, joint: str = "\n"
 ) -> list[str]:
-    """The lines of a text file or of FILE#COLUMN, or of standard input for "-".
+    """Returns the lines of a text file or of FILE#COLUMN, or of standard input for "-".
 
-    `remedy` is the advice if a text file holds JSON lines. `field` is the field of FILE.jsonl that is read without
-    #FIELD. `joint` joins the strings of a field that is a list; a newline keeps sentences apart for ROUGE-Lsum.
+    `remedy` is the advice in the error for a text file that contains JSON lines. `field` is the default field of
+    FILE.jsonl. `joint` joins the strings of a field that is a list; a newline keeps sentences apart for ROUGE-Lsum.
     """
     name = str(path)
     file, column = split_reference(name)
@@ -91,14 +91,14 @@ def read_texts(
         if not column:
             require_plain_lines(lines, named(name), remedy)
     if not lines:
-        raise DataError(f"{named(name)}: no lines; there is nothing to score")
+        raise DataError(f"{named(name)} is empty, so there is nothing to score")
     return lines
 
 
 def show_scores(
     systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int
 ) -> None:
-    """The table of scores, what its marks mean, and the scores on a line each, which are never wrapped."""
+    """Prints the table of scores, a legend, and the scores with their signatures, each on its own unwrapped line."""
     columns = zip(*(system.scores for system in systems), strict=True)
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     terminal.table("scores", ["metric", *(system.title for system in systems)], rows)
@@ -119,7 +119,7 @@ def show_scores(
 
 
 def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:
-    """A row for each system and a column for each metric; * marks a significant difference from the first system."""
+    """Prints a LaTeX table: a row for each system, a column for each metric, * for significant differences."""
     rows = []
     for system in systems:
         cells = [system.title]
@@ -137,7 +137,7 @@ def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:
 
 
 def print_csv(systems: Sequence[ScoredSystem]) -> None:
-    """A row for each system and metric, with all digits."""
+    """Prints comma-separated values: a row for each system and metric, with all digits."""
     rows = []
     for system in systems:
         for comparison in system.scores:
@@ -162,5 +162,5 @@ def _cell(comparison: metrics.Comparison, width: int) -> str:
 
 
 def print_json(references: Sequence[str], **more: object) -> None:
-    """Prints one object on standard output."""
+    """Prints one JSON object on standard output."""
     click.echo(json.dumps({"references": list(references), **more}, indent=2, ensure_ascii=False))

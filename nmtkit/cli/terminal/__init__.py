@@ -1,4 +1,4 @@
-"""The terminal: lines, tables, bars and the displays of progress; `shading` draws attention. The only door to rich."""
+"""Terminal output: lines, tables, bars, heat maps and progress displays. Only this package imports rich."""
 
 from nmtkit.cli.terminal.displays import LineProgress, ProgressDisplay, TrainingDisplay
 from nmtkit.cli.terminal.tables import histogram, say, table, tee

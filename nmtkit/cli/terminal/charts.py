@@ -1,4 +1,4 @@
-"""Curves in a terminal, of the dots of braille characters: two by four in a cell."""
+"""Curves in a terminal, drawn with braille characters, which have two columns of four dots."""
 
 import math
 import sys
@@ -17,19 +17,19 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 EMPTY = 0x2800
 """The character without dots."""
 LINES = 24
-"""Where there is no terminal."""
+"""Height of the charts, in lines, if the output is not a terminal."""
 Curve = tuple[Sequence[tuple[float, float]], str]
-"""Points by rising x, and a colour."""
+"""Points in order of increasing x, and a colour."""
 Chart = tuple[str, dict[str, Curve]]
-"""A title, and curves by what they mean."""
+"""A title, and curves by their names."""
 
 
 def show_charts(
     look: Callable[[], tuple[str, Sequence[Chart]]], goes_on: Callable[[], bool], seconds: float
 ) -> None:
-    """Shows what `look` gives, a line and charts, again and again while it `goes_on` or until Ctrl-C.
+    """Shows a line of text and charts, both from `look`, and updates them until `goes_on` is false or Ctrl-C comes.
 
-    Where standard output is no terminal it is shown once.
+    If standard output is not a terminal, they are shown once.
     """
     console = plain_console(sys.stdout)
     if not console.is_terminal:
@@ -38,7 +38,7 @@ def show_charts(
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            again = goes_on()  # before the look, so that the last one shows the end
+            again = goes_on()  # called before `look`, so that the last update shows the final state
             live.update(Group(*_frame(*look(), console.width, console.height)), refresh=True)
             if not again:
                 return
@@ -62,9 +62,9 @@ def _frame(facts: str, charts: Sequence[Chart], width: int, height: int) -> Iter
 
 
 def line_chart(curves: Sequence[Curve], width: int, height: int) -> list[Text]:
-    """The lines of a chart in so many columns and rows; the lowest row has the ends of the x axis.
+    """Returns the lines of a chart with this width and height; the lowest line shows the ends of the x axis.
 
-    Points with NaN are left out. Where curves meet, a cell has the colour of the last one.
+    Points with NaN are left out. If several curves pass through a cell, it has the colour of the last one.
     """
     known = [([(x, y) for x, y in points if math.isfinite(y)], colour) for points, colour in curves]
     every = [point for points, _ in known for point in points]

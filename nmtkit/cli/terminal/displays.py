@@ -17,7 +17,7 @@ from typing_extensions import override
 from nmtkit.cli.terminal.tables import copy, plain_console, wrapped, write_line
 
 SECONDS_PER_FRAME, SECONDS_BETWEEN_LINES = 0.2, 10.0
-"""The least time between two redraws of a live display, and between two plain lines."""
+"""Minimum number of seconds between two redraws of a live display, and between two plain lines."""
 FORMATS = {
     "tokens_per_second": "{:,.0f} tok/s",
     "loss": "loss {:.3f}",
@@ -25,11 +25,11 @@ FORMATS = {
     "learning_rate": "lr {:.2e}",
     "gradient_norm": "grad {:.2f}",
 }
-"""Formats of metrics by name; others follow under their own names."""
+"""Formats of metrics by name; other metrics are shown after these, with their names."""
 
 
 class _Frame(Progress):
-    """A line of columns, and below it a line of facts where the display has any."""
+    """A line of columns and, below it, the line of metrics if the display has one."""
 
     @override
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -40,20 +40,20 @@ class _Frame(Progress):
 
 
 def _fact(name: str, style: str = "none") -> TextColumn:
-    """A field of the task, cut with "…" where the line is full."""
+    """Returns a column for a field of the task; text that does not fit ends in "…"."""
     column = Column(no_wrap=True, overflow="ellipsis")
     return TextColumn(f"{{task.fields[{name}]}}", style=style, markup=False, table_column=column)
 
 
 class _Display(ABC):
-    """A display is a context manager, so that the cursor and the last line are right in the end."""
+    """Base class of displays. A display is a context manager, which restores the cursor and shows the final state."""
 
-    _shows_first_and_last = False  # where there is no terminal
+    _shows_first_and_last = False  # for output that is not a terminal
 
     def __init__(
         self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES
     ) -> None:
-        """Shows nothing yet; without a `stream` it will write to stderr."""
+        """Creates the display without showing it; the default of `stream` is stderr."""
         self._file = stream or sys.stderr
         console = plain_console(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
@@ -63,7 +63,7 @@ class _Display(ABC):
         self._is_news = False
         self._said: set[str] = set()
         self._share: float | None = None
-        # What the program writes to stdout stays there unless it is the same terminal.
+        # Output to stdout is redirected through the live display only if stdout is a terminal, too.
         redirect = sys.stdout.isatty()
         self._frame = _Frame(
             *self._columns(), console=console, auto_refresh=False, redirect_stdout=redirect
@@ -72,18 +72,18 @@ class _Display(ABC):
 
     @abstractmethod
     def _columns(self) -> Sequence[ProgressColumn]:
-        """Of the live line."""
+        """Returns the columns of the live line."""
 
     @abstractmethod
     def _line(self) -> str:
-        """A plain line."""
+        """Returns the state as a plain line."""
 
     def _fields(self) -> dict[str, str]:
-        """The values of the columns of the live line, and the facts below it."""
+        """Returns the values of the live line's columns, and the line of metrics below it."""
         return {"text": self._line()}
 
     def _notify(self, share: float | None) -> None:
-        """Notes that there is something new, and shows it if the last time is long enough ago."""
+        """Marks the state as changed, and shows it if the last redraw was long enough ago."""
         self._share, self._is_news = share, True
         if time.monotonic() - self._shown_at >= self._seconds:
             self._show()
@@ -103,7 +103,7 @@ class _Display(ABC):
         self._shown_at, self._is_news = time.monotonic(), False
 
     def message(self, text: str, once: bool = False) -> None:
-        """Writes a line that stays, above the live part; with `once` not if it was written before."""
+        """Writes a permanent line above the live part; with `once`, only if it has not been written before."""
         if once and text in self._said:
             return
         self._said.add(text)
@@ -118,7 +118,7 @@ class _Display(ABC):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Shows the last state, if it was not shown, and ends the display."""
+        """Shows the final state, if it has not been shown, and ends the display."""
         if self._is_news and (self._is_live or self._shows_first_and_last):
             self._show()
         if self._frame.live.is_started:
@@ -126,17 +126,17 @@ class _Display(ABC):
 
 
 class TrainingDisplay(_Display):
-    """The progress of training: two live lines in a terminal, else a plain line now and then."""
+    """The progress of training: two live lines in a terminal, otherwise an occasional plain line."""
 
     _shows_first_and_last = True
 
     def update(
         self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0
     ) -> None:
-        """Shows that `update` optimizer steps are done, earlier runs included, and their metrics.
+        """Shows the number of updates so far, including those before a resume, and the current metrics.
 
-        The `share` is of the training, or of its stage, from 0 to 1; None if its end is not known. It took so many
-        `seconds`, from which the time left is estimated.
+        `share` is the completed part of training, or of its stage, from 0 to 1, or None if the end is unknown.
+        `seconds` is the time that this part took, from which the remaining time is estimated.
         """
         self._update, self._metrics, self._seconds_taken = update, metrics, seconds
         self._notify(share)
@@ -172,12 +172,12 @@ class TrainingDisplay(_Display):
 
 
 class ProgressDisplay(_Display):
-    """The progress of a long operation: a live line in a terminal, else a plain line now and then."""
+    """The progress of a long operation: a live line in a terminal, otherwise an occasional plain line."""
 
     _text = ""
 
     def update(self, text: str, share: float | None = None) -> None:
-        """Shows the progress in words, and as a share from 0 to 1 where the end is known."""
+        """Shows the progress as text, and as a share from 0 to 1 if the end is known."""
         self._text = text
         self._notify(share)
 
@@ -189,16 +189,16 @@ class ProgressDisplay(_Display):
 
 
 class LineProgress(_Display):
-    """The number of lines done.
+    """The number of finished lines.
 
-    It is shown only if stderr is a terminal and stdout is not, since results appear on stdout. With a `total` it also
-    shows the number of all lines and the time left.
+    It is shown only if stderr is a terminal and stdout is not, because results appear on stdout. With a `total`, the
+    display also shows the number of all lines and the time left.
     """
 
     total: int | None = None
 
     def __init__(self, unit: str = "lines", stream: TextIO | None = None, size: int = 1) -> None:
-        """Starts the clock; the `unit` is a plural, and `advance` counts `size` to one."""
+        """Starts the clock; `unit` is a plural, and one unit consists of `size` lines."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit, self._size = unit, size
         self._done = 0
@@ -212,7 +212,7 @@ class LineProgress(_Display):
         return self._is_live
 
     def advance(self, lines: int = 1) -> None:
-        """Counts lines that are done."""
+        """Adds finished lines to the count."""
         self._done += lines
         self._notify(None)
 
@@ -232,5 +232,5 @@ class LineProgress(_Display):
 
 
 def _clock(seconds: float) -> timedelta:
-    """Whole seconds, shown as h:mm:ss."""
+    """Rounds to whole seconds, which are shown as h:mm:ss."""
     return timedelta(seconds=round(seconds))

@@ -1,4 +1,4 @@
-"""Attention in a terminal: the heat-map of a translation, or an article shaded by its summary."""
+"""Attention in a terminal: the heat map of a translation, or an article shaded by its coverage."""
 
 import sys
 import textwrap
@@ -15,18 +15,18 @@ from nmtkit.plots.documents import DocumentPicture
 from nmtkit.plots.fonts import printable
 
 BLOCKS = " ░▒▓█"
-# Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
+# Indices into the 256 terminal colours, from dark blue to bright yellow. Brightness increases with the weight.
 COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
 MAX_LABEL_HEIGHT = 16
-MIN_WEIGHT = 0.005  # a smaller one would be written as 0.00
+MIN_WEIGHT = 0.005  # smaller weights would be shown as 0.00
 
 
 def show_attention(picture: AttentionPicture) -> None:
-    """Prints attention weights in the columns of the terminal, or 80.
+    """Prints attention weights in the width of the terminal, or in 80 columns.
 
-    A translation is a heat-map: in a colour terminal of colours with the weights in hundredths, elsewhere of blocks.
-    Columns that do not fit follow in further panels. A picture that `is_summary` has too many words for columns: the
-    article, shaded by its coverage, comes first, then a line for each word of the summary.
+    A translation is shown as a heat map. It consists of colours, with the weights in hundredths, in a colour terminal,
+    and of blocks elsewhere. Columns that do not fit follow in further panels. A summary has too many words for columns,
+    so its article, shaded by coverage, is followed by a line for each word of the summary.
     """
 
     def lines(width: int, coloured: bool) -> list[Text]:
@@ -38,7 +38,7 @@ def show_attention(picture: AttentionPicture) -> None:
 
 
 def show_document(picture: DocumentPicture) -> None:
-    """Prints a text that was classified: each sentence behind its weight, and its words shaded by theirs."""
+    """Prints a classified text: each sentence after its weight, and each word shaded by its weight."""
 
     def lines(width: int, coloured: bool) -> Iterator[Text]:
         for words, shades, weight in zip(
@@ -52,7 +52,7 @@ def show_document(picture: DocumentPicture) -> None:
 
 
 def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]]) -> None:
-    """Prints the heading of a picture and its `lines`, for a width and with or without colours."""
+    """Prints the heading of a figure and its `lines`, a function of the width and of whether there are colours."""
     console = plain_console(sys.stdout)
     width, heading = console.width, printable(picture.heading)
     coloured = (
@@ -66,14 +66,14 @@ def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]
 
 
 def _level(share: float, coloured: bool) -> int:
-    """The nearest colour or block, from 0, to a share between 0 and 1."""
+    """Returns the index of the colour or block that is nearest to a share between 0 and 1."""
     return round(share * (len(COLOURS if coloured else BLOCKS) - 1))
 
 
 def _shaded_words(
     words: Sequence[str], shares: Sequence[float], width: int, coloured: bool
 ) -> list[Text]:
-    """The words in lines, each shaded by its share: in a colour of its own, or by blocks in a line below."""
+    """Returns lines of words, each shaded by its share, either with a colour or with blocks in a line below."""
     pieces: list[Text] = []
     blocks: list[str] = []
     for word, share in zip(words, shares, strict=True):
@@ -99,7 +99,7 @@ class _Shaded:
         self.margin = min(max(cell_len(word) for word in self.tgt_words), max(width // 3, 8))
 
     def scale(self, largest: float) -> Text:
-        """All colours or blocks, and the weight of the strongest."""
+        """Returns the scale: all colours or blocks, and the largest weight."""
         scale = Text() if self.coloured else Text(BLOCKS[1:])
         for colour in COLOURS if self.coloured else ():
             scale.append(" ", Style.parse(f"on color({colour})"))
@@ -107,7 +107,7 @@ class _Shaded:
 
 
 class _HeatMap(_Shaded):
-    """A row for each target word, a column for each source word, in as many panels as the width needs."""
+    """A row for each target word and a column for each source word, in as many panels as the width requires."""
 
     def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
         super().__init__(picture, width, coloured)
@@ -115,7 +115,7 @@ class _HeatMap(_Shaded):
             cell_len(word) > MAX_LABEL_HEIGHT or not _can_stand(word) for word in self.src_words
         )
         cell = max(3 if coloured else 2, len(str(len(self.src_words))) + 1 if self.numbered else 0)
-        self.cell = cell + bool(picture.windows)  # for the "+"
+        self.cell = cell + bool(picture.windows)  # the additional column is for "+"
 
     def lines(self) -> list[Text]:
         columns = len(self.src_words)
@@ -138,7 +138,7 @@ class _HeatMap(_Shaded):
         return lines
 
     def _heads(self, shown: Sequence[int]) -> list[Text]:
-        """The lines above the cells: words that stand upright with their last letter lowest, or numbers."""
+        """Returns the lines above the cells: words written vertically, from top to bottom, or numbers."""
         indent = " " * (self.margin + 1)
         if self.numbered:
             return [
@@ -177,7 +177,7 @@ class _HeatMap(_Shaded):
 
 
 class _Summary(_Shaded):
-    """The article as a text, then a line for each word of the summary."""
+    """The article as shaded text, then a line for each word of the summary."""
 
     def lines(self) -> list[Text]:
         coverage = self.picture.coverage
@@ -202,7 +202,7 @@ class _Summary(_Shaded):
         ):
             name, weight = self.src_words[column], f" {weights[column]:.2f} "
             free = self.width - cell_len(line.plain) - 1 - len(weight)
-            if rank == 0 and free > 1:  # the best word is always there, if not all of its letters
+            if rank == 0 and free > 1:  # the best word is always shown, if necessary shortened
                 name = cut(name, free)
             if weights[column] < MIN_WEIGHT or cell_len(name) > free:
                 break
@@ -222,20 +222,20 @@ def _style(level: int) -> Style:
 
 
 def _fit(word: str, width: int) -> str:
-    """The word at the right of `width` columns."""
+    """Returns the word aligned to the right in `width` columns."""
     word = cut(word, width)
     return " " * (width - cell_len(word)) + _left_to_right_after(word)
 
 
 def _left_to_right_after(word: str) -> str:
-    """Ends a Hebrew or Arabic word with an invisible mark, lest a terminal reverse the numbers that follow it."""
+    """Adds an invisible mark to a Hebrew or Arabic word, so that terminals do not reverse the numbers after it."""
     return (
         word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
     )
 
 
 def _can_stand(word: str) -> bool:
-    """Whether the word can be written from top to bottom: its letters do not join, and have no marks around them."""
+    """Returns whether a word can be written vertically: its letters do not join, and have no combining marks."""
     return all(
         cell_len(c) and unicodedata.bidirectional(c) != "AL" and unicodedata.category(c) != "Mc"
         for c in word

@@ -12,13 +12,13 @@ from rich.text import Text
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _INDENT = "    "
 _SHELL_PART = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
-"""A word of a command, with the quoted parts in it."""
+"""Matches a word of a command, including its quoted parts."""
 
 
 def rendered_page(text: str, width: int | None = None) -> str:
-    """A page for a reader at a terminal of this width (default: that of the terminal), with its escape codes.
+    """Renders a page with escape codes for a terminal of this width; None means the width of the current terminal.
 
-    Lines of code that are too long continue on the next line so that they can still be copied and run.
+    Long lines of code are continued on the next line in such a way that they can still be copied and run.
     """
     width = width or shutil.get_terminal_size().columns
     buffer = StringIO()
@@ -39,7 +39,7 @@ def rendered_page(text: str, width: int | None = None) -> str:
 
 
 def fold_code(line: str, language: str, width: int) -> list[str]:
-    """Breaks a long line of code where its language allows it; else the line stays whole.
+    """Breaks a long line of code at places where its language allows it; without such a place, it stays whole.
 
     A command (no language) continues after a backslash, YAML and Python after a comma within brackets.
     """
@@ -50,7 +50,7 @@ def fold_code(line: str, language: str, width: int) -> list[str]:
 
 def _fold_command(line: str, width: int) -> list[str]:
     command, hash_mark, comment = line.partition("  # ")
-    if hash_mark:  # nothing may follow a backslash
+    if hash_mark:  # a comment cannot follow the backslash of a continued line
         return [
             *fold_code(f"# {comment}", "comment", width),
             *fold_code(command.rstrip(), "", width),
@@ -67,7 +67,7 @@ def _fold_command(line: str, width: int) -> list[str]:
 
 
 def _fold_in_brackets(line: str, width: int) -> list[str]:
-    """Breaks after commas within brackets, outside of strings and comments."""
+    """Breaks a line after commas within brackets, but not in strings and comments."""
     breaks = []
     depth = 0
     quote = ""

@@ -1,4 +1,4 @@
-"""What `nmtkit train` shows of a training that goes on: its events, its end, and warnings."""
+"""What `nmtkit train` shows during training: events, the end of training, and warnings."""
 
 from collections.abc import Mapping
 
@@ -10,17 +10,17 @@ from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 
 def describe_end(stopped: Stopped) -> str:
-    """At which update and by which limit training ended, and the learning rate there."""
+    """Returns the update and the limit at which training ended, and the learning rate at that point, as text."""
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
     return f"update {stopped.update:,} ({stopped.reason}), {rate}"
 
 
 def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None:
-    """A warning if a limit cut the learning rate's schedule short, which of a stage may be its own."""
+    """Returns a warning if a limit of the recipe or of the stage cut the learning rate's schedule short."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
     cause = (
-        "the clock stopped training"
+        "the time limit ended training"
         if stopped.reason == "max_minutes"
         else f"{stopped.reason} ended training"
     )
@@ -29,21 +29,21 @@ def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None
         limit = f"stages.{stage.name}.{limit}"
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
-        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {limit}, or let the schedule end with the training "
+        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {limit}, or let the schedule end when training does "
         "(training.schedule.over: budget)"
     )
 
 
 TOO_LARGE = (
-    "a batch did not fit into the device's memory, so its update was made in parts; the result is the same, but this "
-    "takes more time: lower batch.batch_tokens to avoid it (shown once)"
+    "a batch did not fit into the device's memory, so it was processed in parts; the result is the same, but this "
+    "takes more time; to avoid it, lower batch.batch_tokens (shown once)"
 )
 
 
 def show_event(
     display: terminal.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None
 ) -> None:
-    """Shows what the training loop yields."""
+    """Shows an event of the training loop."""
     config = recipe.training if stage is None else stage.training
     if isinstance(event, Step | Resumed):
         updates, seconds = event.update, event.seconds
@@ -55,7 +55,7 @@ def show_event(
         )
         if isinstance(event, Step) and event.skipped:
             display.message(
-                f"update {event.update}: {event.skipped} updates skipped because their loss was not finite"
+                f"update {event.update}: {event.skipped} updates were skipped because of a non-finite loss"
             )
         if isinstance(event, Step) and event.halved:
             display.message(TOO_LARGE, once=True)
@@ -73,14 +73,14 @@ def show_event(
 
 
 def _step_figures(step: Step) -> dict[str, float]:
-    """The figures of a step; without `nll`, the logarithm of `ppl`."""
+    """Returns the metrics of a step, without `nll`, which is the logarithm of `ppl`."""
     terms = {name: term for name, term in step.terms.items() if name != "nll"}
     rest = {"learning_rate": step.lr, "gradient_norm": step.grad_norm}
     return {"tokens_per_second": step.tokens_per_second, "loss": step.loss} | terms | rest
 
 
 def _validation_figures(metrics: Mapping[str, float], best_metric: str) -> str:
-    """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
+    """Returns the metrics of a validation; the loss (the logarithm of `ppl`) only if it selects the best weights."""
     hidden = {"seconds"} if best_metric == "loss" else {"seconds", "loss"}
     figures = {
         "ppl" if key == "perplexity" else key: value

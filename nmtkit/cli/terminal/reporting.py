@@ -1,4 +1,4 @@
-"""Messages that commands show."""
+"""Messages and questions of commands."""
 
 import sys
 from functools import partial
@@ -26,11 +26,11 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, agreed: bool) -> None:
-    """Asks unless `--yes` has agreed, and ends the command if the answer is no, or nobody can be asked."""
+    """Asks the user unless `--yes` was given; ends the command if the answer is no or there is no terminal."""
     if agreed:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise NmtkitError(
-            f"nothing was done, because there is no terminal for the question {question!r}; answer it with --yes"
+            f"nothing was done, because there is no terminal for the question {question!r}; to answer yes, use --yes"
         )
     click.confirm(question, abort=True, err=True)

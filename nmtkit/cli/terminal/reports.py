@@ -9,12 +9,12 @@ from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck import report as diagnosis_report
 from nmtkit.datacheck.findings import Diagnosis
 
-if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
+if TYPE_CHECKING:  # this module imports torch, which `check` does not need for text files
     from nmtkit.experiment.presets.fine_tuning import TestChange
 
 
 def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
-    """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
+    """Prints a table of the findings, the worst first, and the verdict; without findings, only the verdict."""
     if rows := diagnosis_report.rows(diagnosis):
         columns = ["severity", "split", "fault", "count", "share", "first place"]
         terminal.table("findings", columns, rows, stderr)
@@ -33,12 +33,18 @@ def show_report(report: DataReport) -> None:
     ]
     if rows:
         terminal.table(
-            "left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True
+            "dropped or truncated",
+            ["split", "fault", "pairs", "first line", "done"],
+            rows,
+            stderr=True,
         )
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
-    """Prints the scores before and after fine-tuning, and warns of forgetting; `mixed`: with general text."""
+    """Prints the scores before and after fine-tuning, and warns of forgetting.
+
+    `mixed` is whether general text was mixed into the training text.
+    """
     if not changes:
         return
     rows = [
@@ -53,11 +59,11 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
     )
     if not any(one.of_general_text for one in changes):
         tell(
-            "forgetting was not measured, because there is no general test set: name one with "
+            "forgetting was not measured, because there is no general test set; give one with "
             "--general-test SRC TGT (init_from.test in a recipe)"
         )
     for one in changes:
-        if one.before - one.after <= 1:  # chance and taste explain it
+        if one.before - one.after <= 1:  # small enough to be due to chance or a different style
             continue
         fault, remedy = "fine-tuning made the model worse", "Lower training.lr, or add more text"
         if one.of_general_text:

@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
-"""Width of tables outside a terminal, where their columns can be so narrow."""
+"""Width of tables outside a terminal, unless their columns need more."""
 SHORT_CELL = 24
 """Cells up to this width are never broken."""
 
 
 def plain_console(file: TextIO) -> Console:
-    """A console that reads nothing in a text as markup."""
+    """Returns a console that does not interpret markup in text."""
     return Console(file=file, highlight=False, markup=False, emoji=False)
 
 
@@ -34,7 +34,7 @@ _COPIES: list[Callable[[str], object]] = []
 
 @contextmanager
 def tee(take: Callable[[str], object]) -> Iterator[None]:
-    """Inside, `take` gets a copy of every line that is written here, and now and then one of a live display."""
+    """Passes `take` a copy of every line that this module writes inside the block, and occasional live lines."""
     _COPIES.append(take)
     try:
         yield
@@ -43,13 +43,13 @@ def tee(take: Callable[[str], object]) -> Iterator[None]:
 
 
 def copy(text: str) -> None:
-    """Gives a line to all functions of `tee`."""
+    """Passes a line to all functions that `tee` has registered."""
     for take in _COPIES:
         take(text)
 
 
 def say(text: str, stderr: bool = False) -> None:
-    """Writes a line of plain text: nothing is cut or read as markup, and only messages in a terminal are wrapped.
+    """Writes a line of plain text, without markup or truncation; only messages in a terminal are wrapped.
 
     Copies are not wrapped, so that a log can be searched.
     """
@@ -60,9 +60,9 @@ def say(text: str, stderr: bool = False) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with its lines broken between words; continuation lines are indented by two more columns.
+    """Wraps the lines of a text between words; continuation lines are indented by two more columns.
 
-    Commands, which are to be copied, and words longer than the `width` are not broken.
+    Words longer than the `width` are not broken, and neither are commands, so that they can be copied.
     """
     wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
@@ -76,7 +76,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def flow(parts: Iterable[Text], width: int, gap: int) -> list[list[Text]]:
-    """Fills lines with parts, as many as fit into the `width` with a gap between them."""
+    """Fills lines with as many parts as fit into the `width`, separated by gaps."""
     lines: list[list[Text]] = []
     used = 0
     for part in parts:
@@ -89,12 +89,12 @@ def flow(parts: Iterable[Text], width: int, gap: int) -> list[list[Text]]:
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most `width` columns, with "…" at its end where it was longer."""
+    """Shortens text to at most `width` columns; shortened text ends in "…"."""
     return text if cell_len(text) <= width else f"{chop_cells(text, max(1, width - 1))[0]}…"
 
 
 def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
-    """Writes a line to a file, at once; copies get `copied`, by default the line itself."""
+    """Writes a line to a file and flushes it; passes `copied`, by default the line itself, to `copy`."""
     file.write(text + "\n")
     file.flush()
     copy(text if copied is None else copied)
@@ -105,8 +105,8 @@ def table(
 ) -> None:
     """Prints a table; columns of numbers are aligned to the right.
 
-    Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS, or 100
-    columns. Where that is not enough, words are folded in a terminal; elsewhere they stay whole in a wider table.
+    Long cells are wrapped between words, so that the table fits into the width of the terminal. Outside a terminal, the
+    width is $COLUMNS, or 100. If wrapping is not enough, a terminal breaks words; elsewhere, the table becomes wider.
     """
     file = sys.stderr if stderr else sys.stdout
     console = plain_console(file)
@@ -155,7 +155,7 @@ def _rendered(grid: Table, console: Console) -> list[str]:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table as comma-separated values, with its head."""
+    """Prints a table as comma-separated values, including the header."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
@@ -183,7 +183,7 @@ _LATEX = {
 
 
 def print_latex(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table for LaTeX's package booktabs; columns of numbers are aligned to the right."""
+    """Prints a table for the LaTeX package booktabs; columns of numbers are aligned to the right."""
     alignment = ""
     for index in range(len(columns)):
         is_numeric = index > 0 and all(
@@ -206,13 +206,13 @@ def _latex_row(cells: Sequence[object]) -> str:
 
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
-    """Narrows the widest columns until the table fits, or only words would be left to break."""
+    """Narrows the widest columns until the table fits, or until narrower columns would break words."""
     columns = [
         [line for cell in column for line in (cell.splitlines() or [""])]
         for column in zip(*cells, strict=True)
     ]
     widths = [max(map(cell_len, lines)) for lines in columns]
-    least = [  # short lines are not broken, and longer ones between words only
+    least = [  # short lines are not broken, and longer ones only between words
         max(
             cell_len(part)
             for line in lines
@@ -222,7 +222,7 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     ]
     too_many = Console(width=_WIDEST).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
-        return  # rich folds words
+        return  # rich breaks words
     while too_many > 0 and widths != least:
         widest = max(range(len(widths)), key=lambda n: widths[n] if widths[n] > least[n] else 0)
         widths[widest] -= 1
@@ -244,7 +244,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 def histogram(
     title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int
 ) -> None:
-    """Prints horizontal bars with their shares, a line for each label, several series side by side.
+    """Prints horizontal bars with percentages, with a line for each label and the series side by side.
 
     A series is a name and a count for each label.
     """
@@ -259,7 +259,7 @@ def histogram(
         for _, counts in series:
             total, most = sum(counts) or 1, max(counts) or 1
             part = f"{counts[index] / total:.1%}" if counts[index] else ""
-            # of a column
+            # length of the bar in eighths of a column
             eighths = max(round(counts[index] / most * longest * 8), 1 if counts[index] else 0)
             bar = EIGHTHS[-1] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
             line += "  " + bar.ljust(longest) + part.rjust(len(" 100.0%"))

@@ -26,27 +26,33 @@ LEGEND = {
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
 GAP = re.compile(r" \([\d.]+ (?:below|above)\)")
-"""The distance to the last hypothesis kept, which follows the log-probability of a token that was not kept."""
+"""Matches, after the log-probability of a token that was not kept, its distance to the last hypothesis kept."""
 MAX_TOKEN_WIDTH = 12
 MIN_OTHERS_WIDTH = 24
-"""The least width, beside the lanes, of tokens that were not kept."""
+"""Minimum width of tokens that were not kept, next to the lanes."""
 FRAME_LINES = 8
-"""Lines of a picture besides the steps: title, settings, heading, steps left out, two lines of legend, why it ended,
-prompt."""
+"""Lines of the figure that are not steps: title, settings, heading, steps left out, two lines of legend, reason for the
+end, prompt."""
 
 
 SEE_ALL = "--steps 0 or -o page.html shows all"
-"""How `nmtkit explain` shows the steps that were left out."""
+"""How to make `nmtkit explain` show the steps that were left out."""
 
 
 def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_ALL) -> int:
-    """Prints the tree of a beam search, as the help of `nmtkit explain` says, with a legend of the signs that occur.
+    """Prints the tree of a beam search, as described in the help of `nmtkit explain`, with a legend of the signs.
 
-    A sign before a token points to the hypothesis that it continues: right above, to the left or to the right, with the
-    lane's number where the beam is wider than 2.
+    A sign before a token points to the hypothesis that it continues: directly above, or to the left or right. If the
+    beam is wider than 2, the number of that hypothesis's lane follows.
 
-    `steps` is the number of steps to show, the first and the last ones; 0 shows all, None as many as fit into the
-    terminal, or 24. Returns the number of steps that were left out; a line in their place ends in `see_all`.
+    Args:
+        tree: the tree of the search.
+        steps: number of steps to show, half of them from the beginning and half from the end; 0 shows all, and None
+            as many as fit into the terminal (or into 24 lines).
+        see_all: text in the line that replaces the steps left out, which says how to see them.
+
+    Returns:
+        the number of steps that were left out.
     """
     console = plain_console(sys.stdout)
     width, height = shutil.get_terminal_size()
@@ -70,7 +76,7 @@ def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_A
 
 
 def _legend(lines: Sequence[Text]) -> list[str]:
-    """Explains the signs and the distances that occur in the lines."""
+    """Returns the legend of the signs and distances that occur in the lines."""
     signs = {sign for line in lines for sign in line.plain}
     meanings = [f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs]
     legend = ["  ".join(meanings)]
@@ -80,15 +86,15 @@ def _legend(lines: Sequence[Text]) -> list[str]:
 
 
 def _ends(rows: Sequence[Sequence[Text]], shown: int) -> tuple[list[Text], list[Text]]:
-    """The lines of so many steps, half of them the first ones, half the last."""
+    """Returns the lines of the first and of the last steps, together `shown` steps."""
     first = min(-(-shown // 2), len(rows))
     last = max(first, len(rows) - shown // 2)
     return list(chain(*rows[:first])), list(chain(*rows[last:]))
 
 
 def _fitting(rows: Sequence[Sequence[Text]], height: int) -> int:
-    """The number of steps that fit into so many lines, at least one."""
-    if sum(map(len, rows)) <= height + 1:  # then no line says that steps are left out
+    """Returns the number of steps that fit into `height` lines, at least 1."""
+    if sum(map(len, rows)) <= height + 1:  # without the line about steps that were left out
         return len(rows)
     return max(
         (shown for shown in range(1, len(rows)) if sum(map(len, _ends(rows, shown))) <= height),
@@ -110,7 +116,7 @@ class _Layout:
         kept = [one for step in tree.steps for one in step if one.fate == "kept"]
         self._lane = self._sign + max((cell_len(_label(one)) for one in kept), default=0) + 2
         fitting = max(1, (width - 5 - MIN_OTHERS_WIDTH) // self._lane)
-        # whether tokens that were not kept stand beside the lanes, not below
+        # whether tokens that were not kept are shown next to the lanes instead of below them
         self._beside = tree.beam_size <= fitting
         self._count = (
             tree.beam_size
@@ -136,7 +142,7 @@ class _Layout:
         ]
 
     def lines(self, step: int) -> list[Text]:
-        """A step: one line, or more where it does not fit."""
+        """Returns the lines of a step: one, or more if it does not fit into one."""
         tokens = list(enumerate(self._tree.steps[step]))
         lanes = [self._kept(step, number) for number, one in tokens if one.fate == "kept"]
         lines = [

@@ -1,1 +1,1 @@
-"""Input and output of commands: reading lines and files, writing results and folders."""
+"""Input and output of commands: reading lines and files, and writing results to streams, files and folders."""

@@ -1,4 +1,4 @@
-"""`--output-dir`: one output for each input, under its name in a folder; all files are read as one stream."""
+"""`--output-dir`: one output file for each input file, with the same name. All input files are read as one stream."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, redirect_stdout
@@ -11,18 +11,18 @@ import click
 from nmtkit.core.errors import NmtkitError
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-"""Suffixes of compressed inputs; outputs are not compressed, and go without."""
+"""Suffixes of compressed inputs. They are removed from the names of outputs, which are not compressed."""
 FEATURES = (".npy", ".npz")
-"""Suffixes of files of numbers; what a model writes for them is text."""
+"""Suffixes of files with features, for which the outputs are text files."""
 
 Item = TypeVar("Item")
 OpenOutput = Callable[[Path, Iterable[Path]], AbstractContextManager[TextIO]]
-"""Opens a file for results, given the files that are read."""
+"""Function that opens a file for results; its second argument are the files that are read."""
 _KEY = "nmtkit.output_folder"
 
 
 def output_name(path: Path) -> str:
-    """The name of the output for an input file."""
+    """Returns the name of the output for an input file."""
     if path.suffix in COMPRESSED and path.stem:
         return path.stem
     if path.suffix in FEATURES:
@@ -31,19 +31,22 @@ def output_name(path: Path) -> str:
 
 
 class OutputFolder:
-    """Sends each result to the output of the file that its line comes from.
+    """Writes each result to the output of the file that its line comes from.
 
     Readers count the lines of each file with `counted`, perhaps in a thread that reads ahead. Writers call `begin_line`
-    before each result: it makes standard output the right file. An output appears when all of its lines are written.
+    before each result, which redirects standard output to the right file. An output file appears when all of its lines
+    have been written.
     """
 
     def __init__(self, folder: Path, inputs: Sequence[Path], open_output: OpenOutput) -> None:
         if not inputs:
             raise click.UsageError(
-                "--output-dir writes one output for each FILE: name the files, or use -o"
+                "--output-dir writes one output for each FILE; pass the files as arguments, or use -o"
             )
         if folder.exists() and not folder.is_dir():
-            raise NmtkitError(f"{folder}: --output-dir needs a folder, but this is a file; use -o")
+            raise NmtkitError(
+                f"{folder}: --output-dir needs a folder, but this is a file; to write one file, use -o"
+            )
         self.path = folder
         self.inputs = inputs
         self.outputs = [folder / output_name(path) for path in inputs]
@@ -61,33 +64,34 @@ class OutputFolder:
         for path, output in zip(self.inputs, self.outputs, strict=True):
             if output in first:
                 raise NmtkitError(
-                    f"{first[output]} and {path} would both be written to {output}; rename one, or use two folders"
+                    f"the outputs of {first[output]} and {path} would both be written to {output}; rename one of the "
+                    "two files, or use separate folders"
                 )
             first[output] = path
 
     def replaced(self) -> list[Path]:
-        """Outputs of an earlier command that will be replaced."""
+        """Existing outputs of an earlier command, which will be replaced."""
         return [output for output in self.outputs if output.exists()]
 
     def counted(self, index: int, lines: Iterable[Item]) -> Iterator[Item]:
-        """The lines of the input file with this index, counted as they are read."""
+        """Yields the lines of the input file with this index, and counts them as they are read."""
         for line in lines:
             self._lines_read[index] += 1
             yield line
         self._is_read[index] = True
 
     def begin_line(self) -> None:
-        """Makes standard output the file of the next line, which has been read."""
+        """Redirects standard output to the output file of the next line, which has been read."""
         while self._index < 0 or self._is_complete():
             self._open_next()
         self.line += 1
 
     def place(self) -> str:
-        """The name of the current line in messages."""
+        """Returns the file and number of the current line, for messages."""
         return f"{self.inputs[self._index]}, line {self.line}"
 
     def place_of(self, number: int) -> str:
-        """The name in messages of a line that has been read, given its number among the lines of all files."""
+        """Returns the file and number of a line that has been read; `number` counts the lines of all files."""
         for path, count in zip(self.inputs, self._lines_read, strict=True):
             if number <= count:
                 return f"{path}, line {number}"
@@ -95,7 +99,7 @@ class OutputFolder:
         return f"line {number}"
 
     def _is_complete(self) -> bool:
-        """Whether all lines of the current file are written."""
+        """Returns whether all lines of the current file have been written."""
         return self._is_read[self._index] and self.line == self._lines_read[self._index]
 
     def _open_next(self) -> None:
@@ -116,7 +120,7 @@ class OutputFolder:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            while self._index + 1 < len(self.inputs):  # files without lines have empty outputs
+            while self._index + 1 < len(self.inputs):  # empty files get empty outputs
                 self._open_next()
         if kind is None or (self._index >= 0 and self._is_complete()):
             self._stack.close()
@@ -125,6 +129,6 @@ class OutputFolder:
 
 
 def output_folder() -> OutputFolder | None:
-    """The folder of the current command's outputs; None without `--output-dir`."""
+    """Returns the folder for the outputs of the current command, or None without `--output-dir`."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_KEY)

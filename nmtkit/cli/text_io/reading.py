@@ -1,4 +1,4 @@
-"""Files, or standard input, as lines of text, for the commands that read them."""
+"""Reading lines of text from files or standard input."""
 
 import queue
 import sys
@@ -23,7 +23,7 @@ from nmtkit.data.text.files.json_records import (
     text_of,
 )
 from nmtkit.data.text.files.lines import read_lines, read_stream_lines, text_stream
-from nmtkit.data.text.files.names import STDIN, split_reference
+from nmtkit.data.text.files.names import STDIN, given_encoding, split_reference
 from nmtkit.data.text.reading import read_pairs
 
 Item = TypeVar("Item")
@@ -31,27 +31,28 @@ PAIRS_AT_ONCE = 2048
 
 
 def stdin_lines() -> Iterator[str]:
-    r"""The lines of standard input, plain or compressed, without their ends: \n or \r\n, and no others."""
+    r"""Yields the lines of standard input, plain or compressed, without their endings, which are \n or \r\n only."""
     if sys.stdin is None:
         raise DataError(
-            f"{STDIN}: it is closed, but text is read from it; redirect a file with `< FILE`"
+            f"{STDIN} is closed, so no text can be read from it; redirect a file with `< FILE`"
         )
     try:
-        # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
-        # that.
+        # This does not use sys.stdin, because a thread may still wait for a line when the program ends. Python would
+        # then crash because it cannot close sys.stdin.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        yield from read_stream_lines(text_stream(stream, STDIN), STDIN)
+        encoding = given_encoding(STDIN)
+        yield from read_stream_lines(text_stream(stream, STDIN, encoding), STDIN, encoding)
     except OSError as fault:
-        raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
+        raise DataError(f"cannot read {STDIN}: {fault.strerror or fault}") from fault
 
 
 def stdin_sentences(purpose: str) -> list[str]:
-    """All lines of standard input, of which there must be some; `purpose` is what they are for, in messages."""
+    """Returns all lines of standard input, which may not be empty; `purpose` is a verb for messages, such as "draw"."""
     lines = list(stdin_lines())
     require_plain_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
         raise DataError(
-            f"nothing to {purpose}: {STDIN} is empty; pass a sentence, or send lines to {STDIN}"
+            f"nothing to {purpose}, because {STDIN} is empty; pass a sentence, or send lines to {STDIN}"
         )
     return lines
 
@@ -59,10 +60,10 @@ def stdin_sentences(purpose: str) -> list[str]:
 def text_windows(
     files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT, tables: bool = False
 ) -> Generator[list[str], None, None]:
-    """Lines of files one after the other, or of standard input without files, in windows to translate together.
+    """Yields windows of lines to translate together, from all files in order, or from standard input without files.
 
-    `remedy` is the advice if the files look like JSON lines; "" allows JSON lines. Formats other than plain text cause
-    a warning, unless `tables` says that lines are rows of a table.
+    `remedy` is the advice in the error for files that look like JSON lines; "" allows JSON lines. Formats other than
+    plain text cause a warning, unless `tables` is set, because the lines are rows of a table.
     """
     if files:
         return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
@@ -71,7 +72,7 @@ def text_windows(
 
 def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
     for number, window in enumerate(windows(stdin_lines(), most)):
-        # who types cannot be asked for more lines before the first is answered
+        # an interactive user expects the first answer before typing more lines
         if not number and remedy:
             require_plain_lines(window, STDIN, remedy, tables)
         yield window
@@ -80,7 +81,7 @@ def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str],
 def require_plain_lines(
     lines: Sequence[str], place: str, remedy: str, tables: bool = False
 ) -> None:
-    """Refuses JSON lines with a remedy, and warns about other formats than plain text, by the first lines of a text."""
+    """Checks the first lines of a text: rejects JSON lines with the remedy, and warns about other formats."""
     refuse_json_lines(lines, place, remedy)
     if not tables and not split_reference(place)[1]:
         warn_of_format(lines, place)
@@ -90,14 +91,14 @@ def warn_of_format(lines: Sequence[str], place: str) -> None:
     """Warns if the first lines of a text look like markup, subtitles or a table."""
     if found := text_format(lines, place):
         tell(
-            f"warning: {place}: this looks like {found.title}, but each line is read as plain text. {found.advice}"
+            f"warning: {place} looks like {found.title}, but each line is read as plain text. {found.advice}"
         )
 
 
 def article_windows(
     files: Sequence[Path], most: int, remedy: str
 ) -> Generator[list[str], None, None]:
-    """Each file as one article, or standard input without files, in windows; see `text_windows`."""
+    """Yields windows of articles: each file is one article, or standard input without files; see `text_windows`."""
     if files:
         return windows(
             chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))),
@@ -107,13 +108,15 @@ def article_windows(
 
 
 def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
-    """One line with all lines of a text."""
+    """Yields one line, which contains all lines of a text."""
     yield " ".join(line.strip() for line in lines if line.strip())
 
 
 def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
-    """Yields the items that `read` yields for each file, one file after the other; counts them for `--output-dir`."""
-    folder = output_folder()  # here, since a thread that reads ahead has no context
+    """Yields the items that `read` yields for each file, in order, and counts them for `--output-dir`."""
+    folder = (
+        output_folder()
+    )  # called here because click's context does not exist in the thread that reads ahead
     parts = []
     for index, file in enumerate(files):
         lines = read(file)
@@ -129,14 +132,14 @@ def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
 
 
 def count_lines(files: Iterable[Path]) -> int | None:
-    """The number of lines of some files; None if it is unknown before they are read, as for pipes."""
+    """Returns the number of lines in the files, or None if it is unknown before they are read, as with pipes."""
     total = 0
     for file in files:
         if not file.is_file():
             return None
         try:
             total += sum(1 for _ in read_lines(file))
-        except NmtkitError:  # reading the text says what is wrong with it
+        except NmtkitError:  # the error is reported when the text is read
             return None
     return total
 
@@ -144,29 +147,31 @@ def count_lines(files: Iterable[Path]) -> int | None:
 def watched(
     windows: Iterable[list[str]], see: Callable[[list[str]], object]
 ) -> Iterator[list[str]]:
-    """The windows as they are; `see` gets each as it is read, by a thread if that reads ahead."""
+    """Yields the windows unchanged, and passes each to `see` when it is read, perhaps in a thread that reads ahead."""
     for window in windows:
         see(window)
         yield window
 
 
 def field_lines(file: str, name: str, joint: str = " ") -> Iterator[str]:
-    """The values of one field of a file of JSON lines; an empty line has an empty value.
+    """Yields the values of a field in a file of JSON lines; for an empty line, the value is empty.
 
-    A list of strings is joined with `joint`.
+    Lists of strings are joined with `joint`.
     """
     for number, line in enumerate(read_lines(file), start=1):
         if not line.strip():
             yield ""
             continue
         where = f"{file}, line {number}"
-        yield text_of(parse_record(line, where), name, where, "name another as FILE#FIELD", joint)
+        yield text_of(
+            parse_record(line, where), name, where, "specify the field as FILE#FIELD", joint
+        )
 
 
 def pair_windows(
     source: Path | None, target: Path, json_target: bool = False
 ) -> Iterator[list[Example]]:
-    """The pairs of two files, some at a time, or targets alone; `json_target`: each target is a JSON text."""
+    """Yields windows of the pairs of two files, or of targets alone; with `json_target`, each target is a JSON text."""
     files = SplitFiles(src=[] if source is None else [str(source)], tgt=[str(target)])
     pairs = read_pairs(files, json_target)
     first = list(islice(pairs, PAIRS_AT_ONCE))
@@ -180,11 +185,11 @@ def pair_windows(
 
 
 MAX_CHARACTERS = 1 << 22
-"""The most characters of a window; its last line may exceed it."""
+"""Number of characters at which a window is closed."""
 MAX_AGE = 1.0
 """Seconds after which a window is closed while lines still arrive."""
 WAITING_LINES = 64
-"""Lines read ahead of the current window."""
+"""Number of lines that are read ahead of the current window."""
 
 
 def windows(
@@ -192,9 +197,10 @@ def windows(
 ) -> Generator[list[str], None, None]:
     """Groups a stream of lines into windows to translate together.
 
-    A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give
-    full windows, while a person who types, or a program that waits for each answer, is answered at once. Little more
-    than one window is held in memory. An error of `lines` is raised after the lines before it were given.
+    A window closes when it is full, when no further line arrives for `patience` seconds, or when it has been open too
+    long. So files give full windows, while a person who types, or a program that waits for each answer, is answered at
+    once. Little more than one window is held in memory. An error of `lines` is raised after the lines before it have
+    been yielded.
     """
     arrived = _arriving(lines, min(most, WAITING_LINES))
     window: list[str] = []
@@ -221,7 +227,7 @@ def windows(
 
 
 def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
-    """Lines read by a thread, at most `most` ahead; then None, or the error."""
+    """Returns a queue of lines that a thread reads, at most `most` ahead. The last item is None or an error."""
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""Writing results: as text or objects, to standard output or a file written whole, with a prompt for who types."""
+"""Writing results as text or JSON, to standard output or into a file that appears when it is complete."""
 
 import gzip
 import io
@@ -24,44 +24,49 @@ from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.data.text.files.names import COMPRESSED_ENDS, text_path
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
+from nmtkit.inference.constraints.words import words_of
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.long_texts import JoinedTranslation
-from nmtkit.inference.requests import words_of
 from nmtkit.inference.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
 NUMBER_FAULTS_SHOWN = 5
-"""Number of lines without numbers of their source that a message names; the others are only counted."""
+"""Number of lines with missing numbers that a message lists; the others are only counted."""
 FORCED_COMPARED = 20
-"""Outputs with terms that are compared with a search without terms."""
+"""Number of outputs with terms that are compared with a search without terms."""
 REPEATED_SHARE = 0.2
-"""The share of repeated trigrams from which a message advises against repetitions."""
+"""Share of repeated trigrams from which a message recommends preventing repetitions."""
 MIN_TRIGRAMS = 30
-"""With fewer trigrams, their share of repetitions says nothing about a model."""
+"""Minimum number of trigrams for which the share of repeated ones is meaningful."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
-    """Refuses a file for results that is one of those that are read; None stands for one that is not given."""
+    """Raises an error if the file for results is one of the files that are read; None values are ignored."""
     for other in inputs:
         if path is None or other is None:
             continue
         other = Path(text_path(str(other)))
         is_same = path.exists() and other.exists() and path.samefile(other)
-        # new files have names alone
+        # a file that does not exist yet can be compared only by its name
         if is_same or os.path.realpath(path) == os.path.realpath(other):
             raise NmtkitError(
-                f"{path}: {option} would overwrite a file that this command reads or writes; name another"
+                f"{path}: {option} would overwrite a file that this command reads or writes; use a different file"
             )
 
 
 @contextmanager
 def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
-    """A file for results: whole at the end of the block, or as it was before; compressed if its name ends in .gz."""
+    """Opens a file for results, which replaces an existing file only if the block succeeds.
+
+    The file is compressed if its name ends in .gz.
+    """
     if str(path) == "-":
-        raise NmtkitError("-o -: results go to standard output without -o; leave it out")
+        raise NmtkitError(
+            "-o - is not needed, because results go to standard output by default; remove it"
+        )
     if path.suffix in COMPRESSED_ENDS and path.suffix != ".gz":
         raise NmtkitError(
-            f"{path}: results can be compressed only with gzip; name a file that does not end in {path.suffix}"
+            f"{path}: results can be compressed only with gzip; use a file name that does not end in {path.suffix}"
         )
     require_other(path, inputs)
     with ExitStack() as stack:
@@ -70,20 +75,20 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
             raw: BinaryIO = stack.enter_context(
                 io.BufferedWriter(NamedOutput(temporary, str(path)))
             )
-        # without name and time in its header, so that equal text makes equal files
+        # the header has no name or time, so that equal text results in equal files
         if path.suffix == ".gz":
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
 
 def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Redirects a command's standard output to `--output` or `--output-dir`; must be the outermost such decorator."""
+    """Redirects a command's standard output to `--output` or `--output-dir`; must be the outermost decorator."""
 
     @wraps(command)
     def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
         if output is not None and output_dir is not None:
             raise click.UsageError(
-                "-o writes one file, and --output-dir one for each FILE: use only one of them"
+                "-o writes one file, but --output-dir writes one for each FILE; use only one of them"
             )
         if output_dir is not None:
             _into_folder(command, output_dir, options)
@@ -100,11 +105,11 @@ def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any
         parameters = click.get_current_context().command.params
         has_folder = any(parameter.name == "output_dir" for parameter in parameters)
         remedy = (
-            f"--output-dir {output} writes one output for each FILE into it"
+            f"use --output-dir {output} to write one output for each FILE into it"
             if has_folder
-            else "name a file in it"
+            else "give a file in it"
         )
-        raise click.UsageError(f"-o {output}: this is a folder, but -o writes one file; {remedy}")
+        raise click.UsageError(f"{output} is a folder, but -o writes one file; {remedy}")
     with output_file(output, _paths(options)) as file, redirect_stdout(file):
         command(**options)
     note(f"wrote {output}")
@@ -116,7 +121,7 @@ def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, A
             require_other(output, _paths(options), "--output-dir")
         if replaced := opened.replaced():
             note(
-                f"{len(replaced)} of {len(opened.outputs)} outputs already exist and are replaced: {replaced[0]}, ..."
+                f"{len(replaced)} of {len(opened.outputs)} outputs exist and will be replaced: {replaced[0]}, ..."
             )
         command(**options)
     count = len(opened.outputs)
@@ -124,7 +129,7 @@ def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, A
 
 
 def _paths(options: dict[str, Any]) -> list[Path]:
-    """The files that the values of options name."""
+    """Returns the paths among the values of options."""
     paths = []
     for value in options.values():
         values = value if isinstance(value, tuple) else (value,)
@@ -133,18 +138,18 @@ def _paths(options: dict[str, Any]) -> list[Path]:
 
 
 def progress(unit: str) -> terminal.LineProgress:
-    """A display on stderr of how many `unit` are done; shows nothing with `--quiet`."""
+    """Returns a display on stderr of how many `unit` are finished; it shows nothing with `--quiet`."""
     return terminal.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
 
 
 _MOSTLY = 0.5
-"""The share of unknown tokens from which a text is called mostly unknown."""
+"""Share of unknown tokens from which a warning is printed."""
 _UNKNOWN = (SPECIALS[UNK], WORD_START + SPECIALS[UNK])
 
 
 @dataclass
 class UnknownTokens:
-    """Counts the tokens of a text that the vocabulary of a model lacks."""
+    """Counts the tokens of a text that are not in the model's vocabulary."""
 
     side: str
     """"source" or "target"."""
@@ -152,9 +157,11 @@ class UnknownTokens:
     unknown: int = 0
 
     def add(self, tokens: Iterable[str]) -> None:
-        """Counts some tokens; unknown ones of a model that copies words have their own spelling and do not count."""
+        """Counts tokens. If the model copies words, unknown words keep their spelling, and do not count as unknown."""
         for token in tokens:
-            self.tokens += token != WORD_START  # which is of no word, and known everywhere
+            self.tokens += (
+                token != WORD_START
+            )  # the mark belongs to no word, and every vocabulary has it
             self.unknown += token in _UNKNOWN
 
     def tell_if_many(self) -> None:
@@ -163,7 +170,7 @@ class UnknownTokens:
             return
         why = "the model cannot read this text; use one that was trained on similar text"
         if self.side == "target":
-            why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity means nothing"
+            why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity is meaningless"
         share = self.unknown / self.tokens
         tell(
             f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}"
@@ -175,36 +182,36 @@ class Printer:
     """Writes outputs to standard output, line by line, and counts what a user should know at the end."""
 
     tokenizer: Tokenizer
-    """Of the target."""
+    """Tokenizer of the target."""
     n_best: int
     as_json: bool
     scores: bool = False
     """Whether score and log-probability precede each output."""
     form: str = "text"
     replaced: bool = False
-    """Whether unknown words were replaced; objects then list them."""
+    """Whether unknown words were replaced; JSON objects then list them."""
     checks_numbers: bool = False
     """Whether to look for numbers of the source that the output lacks."""
     may_repeat: bool = False
-    """Whether the search may repeat n-grams, so that advice against repetitions is of use."""
+    """Whether the search may repeat n-grams, so that advice against repetitions is useful."""
     folder: OutputFolder | None = field(default_factory=output_folder)
     lines: int = 0
-    """Lines of input that were written."""
+    """Number of input lines whose outputs were written."""
     unfinished: int = 0
-    """Lines whose output reached the length limit."""
+    """Number of lines whose output reached the length limit."""
     cut: int = 0
-    """Lines of input that were not read to their end."""
+    """Number of input lines that were truncated."""
     sources: UnknownTokens = field(default_factory=lambda: UnknownTokens("source"))
-    """The tokens that were read."""
+    """Counts of the source tokens."""
     fewer: int = 0
-    """Lines with fewer than `n_best` outputs: a search found no more, or equal texts are merged."""
+    """Number of lines with fewer than `n_best` outputs, because the search found no more or equal texts were merged."""
     number_faults: list[str] = field(default_factory=list)
-    """The first lines that lack numbers of their source, in words."""
+    """The first outputs that lack numbers of their source, described for a message."""
     number_fault_count: int = 0
     trigrams: int = 0
     repeated_trigrams: int = 0
     forced: list[tuple[str, Translation]] = field(default_factory=list)
-    """The first outputs that had to contain terms, with what messages call their lines."""
+    """The first outputs that had to contain terms, with the places of their lines for messages."""
 
     @property
     def number(self) -> int:
@@ -213,14 +220,16 @@ class Printer:
 
     @property
     def place(self) -> str:
-        """The name of the current line in messages."""
+        """Place of the current line, for messages."""
         return f"line {self.lines}" if self.folder is None else self.folder.place()
 
     def write(self, outputs: Sequence[Translation]) -> None:
         """Writes the outputs of one line of input, best first."""
         best = outputs[0]
         self._count(best, [best])
-        if len(outputs) < self.n_best and best.token_log_probs:  # an empty line has none
+        if (
+            len(outputs) < self.n_best and best.token_log_probs
+        ):  # the output of an empty line has no tokens
             self.fewer += 1
         if not self.as_json:
             self._write_plain(outputs)
@@ -235,7 +244,7 @@ class Printer:
         write_json_line(record)
 
     def write_joined(self, result: JoinedTranslation) -> None:
-        """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
+        """Writes the summary of an article that was read in windows, or a line that was translated by sentences."""
         self._count(result, result.parts)
         if len(result.others) + 1 < self.n_best and result.parts:
             self.fewer += 1
@@ -272,31 +281,32 @@ class Printer:
             write_line(best.text)
 
     def report(self, outputs: str, remedy: str) -> None:
-        """Says on stderr what a user should know of all lines: those cut short, repetitions, lost numbers.
+        """Prints on stderr what a user should know about the outputs: unfinished ones, repetitions, missing numbers.
 
-        It also warns if the model could not read most of the text.
+        It also warns if most tokens of the text were unknown to the model.
         """
         self.sources.tell_if_many()
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
-            tell(f"{count}: the search found no more, or some were equal")
+            tell(f"{count}, because the search found no more, or because equal ones were merged")
         if self.unfinished:
             tell(
-                f"{self.unfinished} of the {outputs} reached the length limit before their end; "
-                f"raise it with {remedy} if they look cut"
+                f"{self.unfinished} of the {outputs} reached the length limit before they were finished; "
+                f"if they look cut off, raise the limit with {remedy}"
             )
         repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
         if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
             share = self.repeated_trigrams / self.trigrams
             tell(
-                f"the {outputs} repeat themselves ({share:.0%} of their trigrams); --no-repeat-ngram 3 prevents it"
+                f"the {outputs} repeat themselves ({share:.0%} of their trigrams); to prevent this, use "
+                "--no-repeat-ngram 3"
             )
         if self.number_fault_count:
             more = self.number_fault_count - len(self.number_faults)
             names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
             tell(
                 f"warning: {self.number_fault_count} of {self.lines} translations lack a number, URL or e-mail address "
-                f"of their source: {names}"
+                f"from their source: {names}"
             )
 
     def _count(self, best: Translation | JoinedTranslation, parts: Sequence[Translation]) -> None:
@@ -326,7 +336,7 @@ class Printer:
                 self.forced.append((self.place, part))
 
     def record(self, one: Translation) -> dict[str, Any]:
-        """An output as an object."""
+        """Returns an output as a JSON object."""
         names = ("text", "score", "log_prob", "tokens", "token_log_probs", "finished")
         record = {name: getattr(one, name) for name in names}
         if self.replaced:
@@ -348,17 +358,17 @@ def write_stream(
     invitation: str,
     files: Sequence[Path] = (),
 ) -> None:
-    """Writes results as soon as they are available, and shows on stderr how many `unit` are done.
+    """Writes results as soon as they are available, and shows on stderr how many `unit` are finished.
 
-    At a terminal it prints the `invitation` and asks for each line; `invitation` is "" if files are read. If `files`
-    are passed, which have a line for each result, it also shows the total and the time left.
+    At a terminal, it prints the `invitation` and a prompt for each line; `invitation` is "" if files are read. If
+    `files` are passed, which have a line for each result, it also shows the total and the time left.
     """
     typed = invitation and all(
         stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)
     )
     if typed:
-        note(f"{invitation} at once. Ctrl-D ends.")
-    # else no results are seen, and the progress stands here
+        note(f"{invitation} at once. Ctrl-D quits.")
+    # without results on the terminal, the progress display takes the place of the prompt
     asks = typed and sys.stdout.isatty() and not is_quiet()
     prompt = "> " if asks else ""
     click.echo(prompt, nl=False, err=True)
@@ -375,22 +385,22 @@ def write_stream(
             display.advance(len(batch))
             click.echo(prompt, nl=False, err=True)
     if asks:
-        click.echo(err=True)  # ends the line on which nothing more was typed
+        click.echo(err=True)  # ends the line of the last prompt
 
 
 def tell_cut(cut: int, total: int, inputs: str, system: TextModel, remedy: str = "") -> None:
-    """Says on stderr how many inputs were not read to their end, if any."""
+    """Prints on stderr how many inputs were truncated, if any."""
     if cut:
         tell(
-            f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were cut{remedy}"
+            f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were truncated{remedy}"
         )
 
 
 def write_json_line(record: dict[str, Any]) -> None:
-    """Writes an object as a line of standard output."""
+    """Writes an object as a line on standard output."""
     write_line(json.dumps(record, ensure_ascii=False))
 
 
 def write_line(line: str) -> None:
-    """Writes a line of standard output."""
+    """Writes a line on standard output."""
     sys.stdout.write(line + "\n")

@@ -1,4 +1,4 @@
-"""The standard streams: each may be closed, or lead to a full disk."""
+"""The standard streams, which may be closed, or redirected to a file on a full disk."""
 
 import errno
 import io
@@ -16,7 +16,7 @@ from nmtkit.core.errors import NmtkitError
 
 
 class NamedOutput(io.FileIO):
-    """Standard output, or a file; an error of writing it has the name by which the user knows it."""
+    """Standard output or a file; write errors contain the name by which the user knows it."""
 
     def __init__(self, file: int | Path, name: str = "standard output") -> None:
         super().__init__(file, "w", closefd=not isinstance(file, int))
@@ -26,7 +26,7 @@ class NamedOutput(io.FileIO):
     def write(self, data: object, /) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
-        except BrokenPipeError:  # whoever read it has enough
+        except BrokenPipeError:  # the program that reads the output has ended
             raise
         except OSError as fault:
             why = "it is closed" if fault.errno == errno.EBADF else fault.strerror
@@ -34,7 +34,7 @@ class NamedOutput(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error; messages that cannot be written are dropped, so that no work is lost for them."""
+    """Standard error; messages that cannot be written are dropped, so that they do not stop the command."""
 
     def __init__(self, file: int) -> None:
         super().__init__(file, "w", closefd=False)
@@ -47,10 +47,11 @@ class _Messages(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Makes the streams UTF-8 and their errors clear, and keeps files from taking the number of a closed stream.
+    """Sets the streams to UTF-8, gives clear write errors, and reserves the descriptors of closed streams.
 
-    A closed standard output becomes one that cannot be written, a closed standard error one that is dropped; a closed
-    standard input leaves `sys.stdin` None. Ctrl-C waits meanwhile: a stream half replaced takes no text.
+    Writing to a closed standard output raises an error, and messages to a closed standard error are dropped. If
+    standard input is closed, `sys.stdin` remains None. Ctrl-C is blocked meanwhile, because a partly replaced stream
+    cannot take text.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -58,7 +59,7 @@ def prepare_streams() -> None:
             try:
                 os.fstat(number)
             except OSError:
-                os.open(os.devnull, flags)  # the lowest number that is free: this one
+                os.open(os.devnull, flags)  # gets the lowest free descriptor, which is `number`
         sys.stdout = _as_file(sys.stdout, 1, NamedOutput, "strict")
         sys.stderr = _as_file(sys.stderr, 2, _Messages, "backslashreplace")
     finally:
@@ -68,25 +69,25 @@ def prepare_streams() -> None:
 def _as_file(
     stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str
 ) -> TextIO:
-    """The stream as a file of this kind; a stream that is no file, as in a notebook or a test, is returned as it is."""
+    """Replaces a stream with a file of this kind, unless it is not a file, as in a notebook."""
     by_line = False
     if stream is not None:
         if not isinstance(stream, io.TextIOWrapper):
             return stream
-        # text is UTF-8 on the way in, so it is on the way out
+        # input is UTF-8, so output is, too
         stream.reconfigure(encoding="utf-8", errors=errors)
         raw = getattr(stream.buffer, "raw", stream.buffer)
         if type(raw) is not io.FileIO or raw.fileno() != number:
             return stream
         stream.flush()
-        by_line = stream.line_buffering or raw is stream.buffer  # the second by PYTHONUNBUFFERED
+        by_line = stream.line_buffering or raw is stream.buffer  # equal if PYTHONUNBUFFERED is set
     return io.TextIOWrapper(
         io.BufferedWriter(kind(number)), "utf-8", errors, line_buffering=by_line
     )
 
 
 def flush_results() -> None:
-    """Flushes standard output, or drops its buffer if that fails: Python must not try again."""
+    """Flushes standard output; if that fails, drops the buffer, so that Python does not try again at exit."""
     try:
         sys.stdout.flush()
     except (NmtkitError, OSError, ValueError):

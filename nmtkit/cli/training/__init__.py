@@ -1,1 +1,1 @@
-"""The work of the commands that train models and manage runs."""
+"""Implementation of the commands that train models and manage runs."""

@@ -1,4 +1,4 @@
-"""`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest training, and what it has."""
+"""`nmtkit bench`, `tune` and `doctor`: speed of this machine, its fastest training settings, and its devices."""
 
 import json
 import platform
@@ -86,7 +86,9 @@ def run_bench_training(
         loaded, run_path, choose_device(device, loaded), UPDATES_IN_A_ROUND, rounds
     )[0]
     if loaded.stages:
-        tell(f"these are updates of stage {loaded.stages[0].name}; other stages are not measured")
+        tell(
+            f"only updates of stage {loaded.stages[0].name} were measured, not those of other stages"
+        )
     write_figures(output, speed.figures())
 
 
@@ -98,7 +100,7 @@ def _try_training(
     rounds: int,
     plan: bool = False,
 ) -> tuple[bench.TrainingSpeed, list[list[str]]]:
-    """Measures a recipe's updates, shows them, and gives the speed; with `plan`, also what all of them will cost."""
+    """Measures a recipe's updates; prints and returns their speed and, with `plan`, returns the cost of training."""
     with ExitStack() as stack:
         workload, data = bench.training_workload(loaded, run_path, place, stack, tell)
         speed = bench.measure_training(workload, data, updates, rounds, tell)
@@ -108,22 +110,22 @@ def _try_training(
 
 
 def dry_run(loaded: Recipe, run_path: str, place: torch.device) -> None:
-    """Makes one update of a recipe, after one to warm up, and shows by process 0 what it takes, or its first stage."""
+    """Runs a warm-up update and a measured update of a recipe (or of its first stage); process 0 prints the cost."""
     rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
     if processes.rank():
         return
     first, *others = [stage.name for stage in loaded.stages] or [""]
-    whole = f"stage {first}" if others else "the whole training"
+    whole = f"stage {first}" if others else "complete training"
     terminal.table(f"{whole} of {loaded.name}", ["what", "value"], rows)
     if others:
         tell(f"the other stages need additional time: {', '.join(others)}")
-    tell("nothing was saved; to train, leave out --dry-run")
+    tell("nothing was saved; to train, remove --dry-run")
 
 
 def read_test_lines(
     how: DecodingOptions, source: str | None, ref: Path | None, count: int | None
 ) -> tuple[list[Any], list[str] | None]:
-    """The first lines of a file, or of the recipe's test set behind their tags; and their references, if any."""
+    """Returns lines from a file, or from the recipe's test set with their tags, and their references, if any."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))
         references = None if ref is None else list(read_lines(ref))
@@ -137,7 +139,7 @@ def read_test_lines(
     files = splits.get("test") or splits.get("valid")
     if files is None:
         raise DataError(
-            f"{run.folder.path}: its recipe names neither a test nor a validation set; give --source FILE"
+            f"{run.folder.path}: the run's recipe has neither a test nor a validation set; use --source FILE"
         )
     pairs = list(read_pairs(files))[:count]
     targets = [pair.tgt for pair in pairs if pair.tgt is not None]
@@ -145,7 +147,7 @@ def read_test_lines(
 
 
 def show_machine(facts: dict[str, object]) -> None:
-    """Prints the table of the machine."""
+    """Prints a table of facts about the machine."""
     terminal.table(
         "machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()]
     )
@@ -155,7 +157,7 @@ DECODING_COLUMNS = ["sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "M
 
 
 def decoding_cells(speed: bench.DecodingSpeed) -> list[str]:
-    """The cells of `DECODING_COLUMNS` and the scores."""
+    """Returns the cells of `DECODING_COLUMNS` and the scores."""
     figures = speed.figures()
     return [
         f"{median(figures['sentences_per_second']):,.1f}",
@@ -169,7 +171,7 @@ def decoding_cells(speed: bench.DecodingSpeed) -> list[str]:
 
 
 def show_training(name: str, speed: bench.TrainingSpeed) -> None:
-    """The tables of the machine and of a recipe's updates."""
+    """Prints the tables of the machine and of a recipe's updates."""
     show_machine(speed.facts)
     cells = {
         "configuration": str(speed.config),
@@ -186,7 +188,7 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
 
 
 def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
-    """Writes all figures as JSON, if the user names a file."""
+    """Writes all measurements as JSON, if the user has given a file."""
     if path is not None:
         with results.output_file(path, ()) as file:
             file.write(json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
@@ -213,14 +215,15 @@ def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device
         else:
             show_report(event)
     resolve_batch(run, place, tell)
-    # before measuring changes the number of threads
+    # described now, because measuring changes the number of threads
     title = f"training {loaded.name} on {devices.describe(place)}"
     tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, title)
     else:
         tell(
-            f"the recipe leaves nothing to measure on {place.type}: {tuned.config}; set a key to `auto` to measure it"
+            f"the recipe sets everything that could be measured on {place.type} ({tuned.config}); to measure a key, "
+            "set it to `auto`"
         )
 
 

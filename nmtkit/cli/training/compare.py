@@ -42,7 +42,7 @@ def run_compare(
     """Carries out `nmtkit compare`."""
     form = options.chosen_format(table_format, as_json)
     if plot is not None:
-        if plot.parent == runs:  # it is made anyway
+        if plot.parent == runs:  # training would create this folder later
             runs.mkdir(parents=True, exist_ok=True)
         plots.picture_format(plot)
     settings = options.with_threads(overrides, threads)
@@ -54,7 +54,7 @@ def run_compare(
         )
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError(
-            "two recipes have the same name and would share a run: give each recipe its own `name`"
+            "two recipes have the same name, and so would share a run; give each recipe a different `name`"
         )
     tests = [require_test_set(one) for _, one in chosen]
     same_test_set = (
@@ -101,7 +101,7 @@ def _print_comparison(
     systems: Mapping[str, Sequence[ComparedRun]],
     summaries: Sequence[SeedSummary],
 ) -> None:
-    """Prints the runs, and the systems over their seeds if there are `summaries`."""
+    """Prints a table of the runs and, if there are `summaries`, a table of the systems over their seeds."""
     head, rows = _runs_table(measured)
     if form == "json":
         system_of = {run.name: system for system, group in systems.items() for run in group}
@@ -128,7 +128,7 @@ def _print_comparison(
         terminal.table("comparison on the test set", head, rows)
         if summaries:
             terminal.say("")
-            terminal.table("over seeds", *_seeds_table(summaries))
+            terminal.table("statistics over seeds", *_seeds_table(summaries))
         terminal.say("")
         show_lengths([one.name for one in measured], [one.by_length for one in measured])
 
@@ -136,10 +136,10 @@ def _print_comparison(
 def _with_seeds(
     name: str, first: Recipe, settings: tuple[str, ...], runs: Path, seeds: int
 ) -> list[tuple[RunFolder, Recipe]]:
-    """The recipe with each of its seeds, counted up from its own seed; each seed has its own run."""
+    """Loads the recipe with consecutive seeds, starting with its own; each seed has its own run."""
     if RunFolder(Path(name)).exists():
         raise RecipeError(
-            f"{name}: --seeds trains recipes, but this is a run: leave --seeds out, or name a recipe"
+            f"{name}: --seeds trains recipes, but this is a run; remove --seeds, or give a recipe"
         )
     chosen = []
     for seed in range(first.seed, first.seed + seeds):
@@ -155,7 +155,7 @@ _SEED_SUFFIX = re.compile(r"[-_.]?(seed|s)?[-_.]?\d+$")
 def _runs_by_system(
     recipes: Sequence[Recipe], measured: Sequence[ComparedRun]
 ) -> dict[str, list[ComparedRun]]:
-    """The runs of each system, by its name; runs of one system differ in nothing but seed, name and description."""
+    """Groups runs by system; the runs of a system differ only in seed, name and description."""
     by_settings: dict[str, list[ComparedRun]] = {}
     for one, run in zip(recipes, measured, strict=True):
         settings = one.model_dump_json(exclude={"name", "description", "seed"})
@@ -171,7 +171,7 @@ def _runs_by_system(
 
 
 def _seeds_table(summaries: Sequence[SeedSummary]) -> tuple[list[str], list[list[str]]]:
-    """BLEU of each system over its seeds; * marks a significant difference from the first."""
+    """Returns a table of each system's BLEU over its seeds; * marks a significant difference from the first system."""
     rows = []
     for one in summaries:
         deviation = "-" if one.deviation is None else f"{one.deviation:.2f}"
@@ -185,29 +185,31 @@ def _seeds_table(summaries: Sequence[SeedSummary]) -> tuple[list[str], list[list
 def _find_or_load(
     name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path
 ) -> tuple[RunFolder, Recipe]:
-    """The run of a name or of its recipe; `settings` are the overrides and `--threads`."""
+    """Returns the folder of a run, given as a folder or as a recipe; `settings` are the overrides and `--threads`."""
     folder = RunFolder(Path(name))
     if not folder.exists():
         one = config.load(name, settings)
         folder = RunFolder(runs / one.name)
     elif overrides:
         raise RecipeError(
-            f"{name}: this is a trained run, and --set changes only recipes: name its recipe instead"
+            f"{name}: this is a trained run, but --set applies only to recipes; give its recipe instead"
         )
     elif not folder.result.exists():
         raise RecipeError(
-            f"{name}: this run is not finished: resume it first (`nmtkit train RECIPE --resume`)"
+            f"{name}: this run is not finished; resume it first (`nmtkit train RECIPE --resume`)"
         )
     else:
         one = Run.open(name).recipe
     if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":
         remedy = "compare other outputs with `nmtkit score` or `nmtkit score-summaries`"
-        raise RecipeError(f"{name}: compare scores translations of text with BLEU; {remedy}")
+        raise RecipeError(
+            f"{name}: `nmtkit compare` supports only models that translate text; {remedy}"
+        )
     return folder, one
 
 
 def _runs_table(measured: Sequence[ComparedRun]) -> tuple[list[str], list[list[str]]]:
-    """A row for each run."""
+    """Returns a table with a row for each run."""
     head = ["recipe", "BLEU", f"BLEU > {LONG_WORDS} words", "AER"]
     head += ["train tok/s", "beam tok/s", "parameters", "minutes", "checkpoint"]
     rows = [

@@ -39,7 +39,7 @@ def run_list_recipes() -> None:
         _listed(config.load(name, config.any_text(name))) for name in config.bundled(presets=True)
     ]
     for title, rows in (
-        ("ready: the text is installed", ready),
+        ("ready to train: the text comes with nmtkit", ready),
         ("the text must be fetched first (nmtkit fetch --list)", fetched),
         ("the text must be fetched, and training needs a GPU or a lot of time", large),
         ("presets, for your own text: train --preset, or `extends` in a recipe", presets),
@@ -66,14 +66,14 @@ def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> No
     else:
         lines = read_yaml_text(config.locate(name)).splitlines()
     for line in lines:
-        if not line.startswith("name:"):  # a copy has the name of its own file
+        if not line.startswith("name:"):  # a copy is named after its own file
             click.echo(line)
 
 
 def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe check`."""
     loaded = config.load(name, overrides)
-    # A recipe whose text is not here yet has sizes all the same; what is missing is said at the end.
+    # The sizes can be shown even if text files are missing; these are listed at the end.
     planned = plan(loaded, devices.choose("auto"), need_files=False)
     terminal.table(loaded.name, ["what", "value"], [[*row] for row in planned.rows])
     for note in planned.notes:
@@ -88,7 +88,7 @@ def run_explain_keys(key: str | None, name: str) -> None:
     rows: dict[tuple[str, ...], list[str]] = {}
     for one in keys:
         if (one.path in values) if key is None else one.is_named(key):
-            # What groups have alike, as the files of each split, is explained once.
+            # Keys that groups have in common, such as the files of each split, are explained once.
             kind = values.get(f"{one.path.rpartition('.')[0]}.kind")
             value = (
                 f"({', '.join(one.kinds)})"
@@ -127,11 +127,11 @@ def run_explain_keys(key: str | None, name: str) -> None:
 
 
 def _near_keys(key: str, paths: Sequence[str]) -> str:
-    """Names the keys that are spelled nearly alike; if there are none, says how to list all keys."""
+    """Returns a hint with keys of similar spelling or, if there are none, on how to list all keys."""
     names = {path if "." in key else path.split(".")[-1] for path in paths}
     near = difflib.get_close_matches(key, sorted(names), n=3, cutoff=0.7)
     if near:
-        return f": did you mean {' or '.join(map(repr, near))}?"
+        return f"; did you mean {' or '.join(map(repr, near))}?"
     groups = sorted({path.split(".")[0] for path in paths if "." in path})
     return (
         f"; `nmtkit recipe explain GROUP` lists the keys of a group, such as `nmtkit recipe explain training`. "
@@ -140,7 +140,7 @@ def _near_keys(key: str, paths: Sequence[str]) -> str:
 
 
 def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence[str]) -> None:
-    """Shows what may stand for a key, of these kinds of its group if it has any."""
+    """Shows the choices for a key; `kinds` are the kinds of its group that have the key."""
     if not choices:
         return
     terminal.say("")
@@ -149,17 +149,17 @@ def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence
         terminal.say(f"{key}{of_kinds} is one of: {', '.join(one.name for one in choices)}")
     elif any(one.keys for one in choices):
         rows = [[one.name, one.meaning, ", ".join(one.keys)] for one in choices]
-        terminal.table("", [key, "what it is", "its keys"], rows)
+        terminal.table("", [key, "meaning", "keys"], rows)
         group = key.removesuffix(".kind")
         terminal.say(
-            f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}"
+            f"\nto explain the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}"
         )
     else:
-        terminal.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
+        terminal.table("", [key, "meaning"], [[one.name, one.meaning] for one in choices])
 
 
 def _values(settings: Any, group: str = "") -> dict[str, str]:
-    """The values of all keys by their path."""
+    """Returns the values of all keys by their paths."""
     values: dict[str, str] = {}
     for key in type(settings).model_fields:
         value = getattr(settings, key)
@@ -196,16 +196,18 @@ def run_preprocess(
             else:
                 show_report(event)
     except KeyboardInterrupt:
-        tell("stopped; finished parts are kept, and the same command continues from there")
+        tell("stopped; to continue from the finished parts, run the same command again")
         raise SystemExit(130) from None
     same = [*(f"--set={text}" for text in overrides), *([f"--run={run_path}"] if run_path else [])]
     following = shlex.join(["nmtkit", "train", name, *same])
     tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: {following}")
     if text is not None:
         tokenizers = run.load_tokenizers()
-        for one in dict.fromkeys(tokenizers.values()):  # one for both sides is shown once
+        for one in dict.fromkeys(
+            tokenizers.values()
+        ):  # a tokenizer that both sides share is shown once
             steps = [
                 [number, " + ".join(merge.pair), merge.count, ", ".join(map(" ".join, merge.words))]
                 for number, merge in enumerate(replay(one, read_lines(text)), start=1)
             ]
-            terminal.table("", ["merge", "neighbours", "times", "words that have them"], steps)
+            terminal.table("", ["merge", "pair", "count", "words with the pair"], steps)

@@ -1,4 +1,4 @@
-"""`nmtkit runs`: a table of them, rm, mv."""
+"""`nmtkit runs`, which lists the runs, and its subcommands rm and mv."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def run_runs(runs: Path, as_json: bool) -> None:
         head = ["run", "recipe", "state", "updates", "validation", "test", "MB", "changed"]
         terminal.table("", head, [_row(one) for one in summaries])
     else:
-        tell(f"there is no run in {runs}/; `nmtkit train demo` creates one")
+        tell(f"there are no runs in {runs}/; `nmtkit train demo` creates one")
 
 
 def _row(one: RunSummary) -> list[str]:

@@ -45,7 +45,7 @@ from nmtkit.experiment.presets.without_recipe import (
 )
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.stages import StageStarted, more_time_advice
-from nmtkit.inference.answering import TestResult
+from nmtkit.inference.answering import ScoredAnswers
 from nmtkit.metrics import Comparison
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.metrics_log import TrainLog
@@ -111,14 +111,14 @@ def run_train(
 
 
 def _show_end(run: Run, stopped: Stopped) -> None:
-    """Writes the page about a training, and says what may still help."""
+    """Writes the report about the run, and prints advice on longer training."""
     tell(f"training took {stopped.seconds / 60:.1f} minutes")
-    # a fault there is none of the training; counting operations is for those of more than a minute
+    # an error here does not affect the run; operations are counted only for runs longer than a minute
     try:
         save_report(run, run.folder.page, count=stopped.seconds > 60)
-        tell(f"report on this training: {run.folder.page}")
+        tell(f"report on this run: {run.folder.page}")
     except Exception as fault:
-        tell(f"{run.folder.page}: the report on this training was not written: {fault}")
+        tell(f"{run.folder.page}: the report on this run could not be written: {fault}")
     if advice := more_time_advice(run, stopped):
         tell(advice)
 
@@ -134,21 +134,22 @@ def _require_fitting_options(
     given = request.given()
     if resuming and overwrite:
         raise click.UsageError(
-            "--resume continues a run and --overwrite replaces it: use only one of them"
+            "--resume continues a run, but --overwrite replaces it; use only one of them"
         )
     if allow_new_data and not resuming:
-        raise click.UsageError("--allow-new-data applies only to a resumed run: add --resume")
+        raise click.UsageError("--allow-new-data applies only to a resumed run; add --resume")
     if dry_run and (resuming or overwrite):
-        raise click.UsageError("--dry-run saves nothing: leave --resume and --overwrite out")
+        raise click.UsageError("--dry-run saves nothing; remove --resume and --overwrite")
     if name is not None and given:
         raise click.UsageError(
-            f"{name} is a recipe, and {', '.join(given)} are for training without one; a recipe is changed by its "
-            "keys: --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: FILE}', "
-            "--set data.train.encoding=NAME"
+            f"{name} is a recipe, but {', '.join(given)} can be used only without one; set the keys of the recipe "
+            "instead, such as --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: "
+            "FILE}' or --set data.train.encoding=NAME"
         )
     if name is None and not given:
         raise click.UsageError(
-            "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE"
+            "there is nothing to train on; give a recipe (`nmtkit recipe ls` lists them), or your text with --source "
+            "FILE --target FILE"
         )
     if name is None and (fault := request.fault()):
         raise click.UsageError(fault)
@@ -157,21 +158,21 @@ def _require_fitting_options(
 def _resume(
     resuming: str | None, folder: RunFolder, device: str, loaded: config.Recipe | None
 ) -> bool:
-    """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
+    """Returns whether to resume the run in a folder; process 0 checks this before it changes any files."""
     if resuming != "auto":
         return resuming is not None
     if loaded is None:
         processes.join(devices.choose(device))
-    else:  # which takes a GPU in use as the recipe wants, if that is deterministic
+    else:  # chooses deterministic operations before the GPU is first used, if the recipe requires them
         choose_device(device, loaded)
     begun = processes.broadcast_object(folder.has_training() if processes.rank() == 0 else None)
     if processes.rank() == 0:
         tell(
             f"{folder.path}: "
             + (
-                "resuming the training in this folder"
+                "resuming the run in this folder"
                 if begun
-                else "nothing to resume, starting a new run"
+                else "there is nothing to resume, so a new run is started"
             )
         )
     return begun
@@ -179,7 +180,7 @@ def _resume(
 
 @contextmanager
 def journal_output() -> Iterator[TrainLog]:
-    """Copies what is written to the terminal inside into train.log, and the error that ended it."""
+    """Copies the terminal output of the block, and an error that ends it, into train.log."""
     with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, terminal.tee(journal.write):
         try:
             yield journal
@@ -199,7 +200,7 @@ def train_run(
     threads: int | None = None,
     test: bool = True,
 ) -> Stopped:
-    """Carries out a plan and shows what happens; ends the program when a signal stops it."""
+    """Carries out a plan and shows its progress; ends the program if a signal stops training."""
     first = processes.rank() == 0
     with closing(_ShownTraining(run, journal)) as shown:
         for event in execute(
@@ -207,7 +208,8 @@ def train_run(
             run,
             notify=shown.message if first else ignore,
             stop=shown.is_stopping,
-            # Preprocessing takes as many cores as training may; of several processes one does it, the others wait.
+            # Preprocessing uses as many cores as training. If there are several processes, one of them preprocesses
+            # and the others wait.
             workers=torch.get_num_threads() if processes.size() == 1 else available_cores(),
             allow_new_data=allow_new_data,
             threads=threads,
@@ -225,7 +227,7 @@ def train_run(
 
 
 class _ShownTraining:
-    """What the terminal shows of a training, and the first signal, which asks the training to stop."""
+    """Shows training in the terminal; the first signal requests that it stops."""
 
     def __init__(self, run: Run, journal: TrainLog) -> None:
         self._run = run
@@ -234,21 +236,21 @@ class _ShownTraining:
         self._stage: StageStarted | None = None
         self._stop = threading.Event()
         self.stopped: Stopped | None = None
-        """The end of the newest stage."""
+        """Event at the end of the newest stage."""
 
     def message(self, text: str) -> None:
-        """Shows a message, above the progress of the training while that is shown."""
+        """Shows a message, above the progress display if there is one."""
         if self._display is None:
             tell(text)
         else:
             self._display.message(text)
 
     def is_stopping(self) -> bool:
-        """Whether a signal has come."""
+        """Returns whether a signal has requested a stop."""
         return self._stop.is_set()
 
     def show(self, event: Executed) -> None:
-        """Shows an event; in the other processes only notes how training ended."""
+        """Shows an event in process 0; other processes only record how training ended."""
         if isinstance(event, Prepared):
             self._begin()
         elif isinstance(event, StageStarted):
@@ -269,7 +271,7 @@ class _ShownTraining:
             tell(f"finished after {describe_end(event.stopped)}")
             if self._stage is None and (warning := schedule_warning(event.stopped)):
                 tell(warning)
-        elif isinstance(event, TestResult):
+        elif isinstance(event, ScoredAnswers):
             _show_test(self._run, event)
         elif isinstance(event, FineTuned):
             show_changes(event.changes, len(self._run.recipe.data.train.weights) > 1)
@@ -289,7 +291,7 @@ class _ShownTraining:
         self._display.__enter__()
 
     def close(self) -> None:
-        """Ends the progress of the training; a signal interrupts again."""
+        """Ends the progress display, and restores the default handling of signals."""
         if self._display is not None:
             self._display.__exit__(None, None, None)
             self._display = None
@@ -305,17 +307,17 @@ class _ShownTraining:
 
 
 def resume_command(words: Sequence[str]) -> str:
-    """The command that continues the training which was started with `words`, the first of which is the program."""
+    """Returns the command that resumes a run; `words` is the command that started it, including the program."""
     program = "nmtkit"
     if Path(words[0]).suffix == ".py" and Path(words[0]).name != "__main__.py":
         program = f"python {shlex.quote(words[0])}"
     arguments = [word for word in words[1:] if word != "--overwrite"]
     is_resumed = any(word.split("=")[0] == "--resume" for word in arguments)
-    if arguments[:1] == ["train"] and not is_resumed:  # `compare` resumes by itself
+    if arguments[:1] == ["train"] and not is_resumed:  # `compare` always resumes
         arguments.append("--resume")
     command = f"{program} {shlex.join(arguments)}"
     if processes.size() > 1:
-        return f"{command}   (on several processes, as before)"
+        return f"{command}   (with several processes, as before)"
     return command
 
 
@@ -324,26 +326,28 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-def _show_test(run: Run, result: TestResult) -> None:
-    """Shows the scores of the test set, and some examples."""
+def _show_test(run: Run, result: ScoredAnswers) -> None:
+    """Prints the scores on the test set, and some examples."""
     lines = len(result.examples)
     task = TASKS.get(run.recipe.task)
     speed = lines / max(result.seconds, 1e-9)
-    if result.outputs:
+    if result.answers.texts:
         tell(
             f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}"
         )
-    if result.n_truncated:
+    if result.answers.n_truncated:
         tell(
-            f"{result.n_truncated} of them were truncated, as in training (data.over_long: truncate)"
+            f"{result.answers.n_truncated} of them were truncated, as in training (data.over_long: truncate)"
         )
     if not result.scores:
         return
-    for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
+    for number in range(0, len(result.answers.texts), max(lines // EXAMPLES_SHOWN, 1))[
+        :EXAMPLES_SHOWN
+    ]:
         example = result.examples[number]
         terminal.say(f"\nsource       {example.src or f'line {example.line}'}")
         terminal.say(f"reference    {getattr(example, task.references)}")
-        terminal.say(f"{task.result:11}  {result.outputs[number]}")
+        terminal.say(f"{task.result:11}  {result.answers.texts[number]}")
     terminal.say("")
     terminal.table(
         "test set",

@@ -1,4 +1,4 @@
-"""`nmtkit watch`: the curves of a training in the terminal, as it goes on."""
+"""`nmtkit watch`: live training curves in the terminal."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from nmtkit.runs.run import Run, find_training
 from nmtkit.training.events import Step
 
 TRAINING, VALIDATION = "cyan", "bright_yellow"
-"""Colours of the curves of the training batches and of the validation set."""
+"""Colours of the curves for the training batches and for the validation set."""
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
@@ -26,7 +26,7 @@ def run_watch(run: str) -> None:
 
 
 def look(run: Run) -> tuple[str, list[Chart]]:
-    """A line of facts about a training, and its charts."""
+    """Returns a line about the state of a run, and its charts."""
     name, folder = run.folder.path.resolve().name, run.folder
     is_logged = folder.metrics.exists() and folder.metrics.stat().st_size
     steps = (
@@ -35,14 +35,14 @@ def look(run: Run) -> tuple[str, list[Chart]]:
         else []
     )
     if not steps:
-        return f"{name}: nothing is logged yet", []
+        return f"{name}: nothing has been logged yet", []
     last, holder = steps[-1], folder.lock_holder()
     state = (
         f"trained by {holder}"
         if holder
         else "finished"
         if folder.result.exists()
-        else "not being trained from here"
+        else "not being trained on this machine"
     )
     curves = training_curves(run, name)
     charts: list[Chart] = [

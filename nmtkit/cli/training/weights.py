@@ -1,4 +1,4 @@
-"""`nmtkit average`, `nmtkit import` and `nmtkit export`: the weights of a run, averaged or exchanged."""
+"""`nmtkit average`, `nmtkit import` and `nmtkit export`: averaging weights, and exchanging them with other toolkits."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def run_average(
     for path in files:
         if path.is_dir():
             raise click.UsageError(
-                f"{path} is a folder, but FILES must be checkpoints; name a run with -m {path}"
+                f"{path} is a folder, but FILES must be checkpoints; to average a run's checkpoints, use -m {path}"
             )
     if files and output is not None and model is None:
         run, written, of_run, chosen = None, output, "", list(files)
@@ -36,7 +36,7 @@ def run_average(
         chosen = list(files) or weights_to_average(run, best, recent)
         if output is None and run.folder.imported.is_file():
             raise click.UsageError(
-                f"{written} contains the only weights of an imported run: name another file with -o FILE"
+                f"{written} contains the only weights of an imported run; give another file with -o FILE"
             )
     results.require_other(output, chosen)
     average_files(chosen, written, run)
@@ -47,8 +47,8 @@ def run_average(
     )
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
         tell(
-            "the learning rate of this training falls until its end, so earlier checkpoints may be worse: compare "
-            "with --checkpoint best, or average fewer (--recent 2)"
+            "the learning rate of this run falls until the end of training, so earlier checkpoints may be worse; "
+            "compare with --checkpoint best, or average fewer (--recent 2)"
         )
 
 
@@ -63,8 +63,8 @@ def run_import(
     toolkit = toolkit or detect_toolkit(folder)
     if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
-            f"{folder}: not a folder; name the folder that the other toolkit saved, or download a model from the "
-            "Hugging Face hub with `hf download NAME --local-dir DIR` (pip install huggingface_hub)"
+            f"{folder}: this is not a folder; give the folder that the other toolkit saved, or download a model from "
+            "the Hugging Face hub with `hf download NAME --local-dir DIR` (pip install huggingface_hub)"
         )
     run = import_run(folder, output, tell, toolkit=toolkit, task=task, source_prefix=source_prefix)
     tell(f"imported into {run.path}")
@@ -79,5 +79,6 @@ def run_export(model: str, folder: Path, program: str, weights: str, licence: st
     )
     if licence is None:
         tell(
-            'the model card has the licence of an imported model, else "unknown"; set it with --license'
+            'the model card contains the licence of an imported model, or else "unknown"; set the licence with '
+            "--license"
         )

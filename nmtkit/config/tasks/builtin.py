@@ -42,7 +42,7 @@ LANGUAGE_MODELLING = TASKS.register("language-modelling")(
     GenerationTask(
         name="language-modelling",
         command="generate",
-        about="Continue texts: each line is a beginning; an empty line starts from nothing.",
+        about="Continue texts: each line is the beginning of a text, which may be empty.",
         columns=(Column("tgt", required=("train", "valid"), plural="texts"),),
         references="",
         done="continued",

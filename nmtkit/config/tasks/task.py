@@ -1,6 +1,6 @@
-"""The contract of a task: everything in which the tasks of recipes differ.
+"""The interface of a task, which describes everything in which the tasks of recipes differ.
 
-A task only describes. `nmtkit.inference.answering` computes and scores the answers of a model.
+A task contains no computation; `nmtkit.inference.answering` computes and scores the answers of a model.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ class Task:
     fields: tuple[str, ...] = ()
     """The JSON keys of the columns, if fetched corpora are JSON lines; otherwise each column is a text file."""
     validation_metrics: tuple[str, ...] = ()
-    """The validation metrics in addition to `loss` and `perplexity`; a recipe may name others."""
+    """The validation metrics in addition to `loss` and `perplexity`; a recipe may set others."""
     best_metric: str = ""
     """The validation metric that selects the best checkpoint. Default: the first of `validation_metrics`, or the
     perplexity if it has none."""
@@ -51,7 +51,7 @@ class Task:
     search: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `search` if the recipe sets none."""
     monolingual: bool = False
-    """Whether source and target are in the same language: then targets are short, and empty ones are faults."""
+    """Whether source and target are in the same language; if so, targets are short, and empty ones are errors."""
     truncates_sources: bool = False
     """Whether a model that was trained on the beginnings of sources reads only beginnings, too."""
     demo: str = ""
@@ -59,19 +59,19 @@ class Task:
     presets: str = ""
     """Prefix of the names of its presets, before the size; empty if it has none."""
     predict: Callable[[Any, Sequence[Any]], Iterable[str]] | None = None
-    """Optional replacement for the way in which this class answers examples.
+    """Optional function that replaces this class's way of answering examples.
 
     It is called with an opened model (`nmtkit.inference.inputs.TextModel`) and examples (`Example`)."""
 
     @property
     def searches(self) -> bool:
-        """Whether models of this task generate text by search: whether examples have a `tgt`."""
+        """Whether models of this task generate text by search, i.e. whether examples have a `tgt`."""
         return any(column.name == "tgt" for column in self.columns)
 
     def choose_best_metric(self, measured: Sequence[str] = ()) -> str:
-        """Returns the metric that selects the best checkpoint if the recipe does not name it.
+        """Returns the metric that selects the best checkpoint if the recipe does not set it.
 
-        `measured` are the validation metrics that the recipe names; by default they are the metrics of the task.
+        `measured` are the validation metrics that the recipe sets; the default are the metrics of the task.
         """
         measured = measured or self.validation_metrics
         if not measured:
@@ -97,7 +97,7 @@ class GenerationTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class LabellingTask(Task):
-    """A task whose model predicts the `labels` of an example: one for the example, or one for each of its tokens."""
+    """A task whose model predicts the `labels` of an example: one for the whole example, or one for each token."""
 
     references: str = "labels"
     validation_metrics: tuple[str, ...] = ("accuracy",)
@@ -105,7 +105,7 @@ class LabellingTask(Task):
 
 
 def with_settings_of_task(given: Any) -> Any:
-    """Returns the values of a recipe, with the `search` settings of its task for those it does not set."""
+    """Returns the values of a recipe, with its task's `search` settings as defaults."""
     task, search = (
         (given.get("task"), given.get("search", {})) if isinstance(given, dict) else (None, None)
     )

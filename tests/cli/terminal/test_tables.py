@@ -106,10 +106,10 @@ def test_messages_are_wrapped_at_words_with_their_indent(width: int) -> None:
     told = "because no more subwords are learned well from 35,000 words a side (Sennrich and Zhang 2019)"
     path = "/a/" + "long" * 30
     command = "  nmtkit train runs/demo/recipe.yaml --run runs/demo --resume --set training.max_minutes=7 --set a.b=c"
-    lines = wrapped(f"  tokenizer: bpe of 2,000, {told}\n{path}\n{command}", width).splitlines()
+    lines = wrapped(f"  tokenizer: bpe with 2,000, {told}\n{path}\n{command}", width).splitlines()
     assert lines[-1] == command  # to be copied
     assert lines[-2] == path
-    assert " ".join(" ".join(lines[:-2]).split()) == f"tokenizer: bpe of 2,000, {told}"
+    assert " ".join(" ".join(lines[:-2]).split()) == f"tokenizer: bpe with 2,000, {told}"
     assert all(len(line) <= width for line in lines[:-2])
     assert lines[0].startswith("  tokenizer")
     assert all(line.startswith("    ") for line in lines[1:-2])

@@ -187,7 +187,7 @@ def test_a_language_model_is_judged_by_its_fit_and_goes_on_with_prompts(
     assert free in CYCLE
     refused(
         console("evaluate", tmp_path / "run", "--source", prompts, "--ref", prompts),
-        "the task writing has none",
+        "the task writing does not have",
     )
 
 
@@ -208,14 +208,14 @@ def test_features_are_described_by_the_command(
     result = evaluate_test_set(run, CPU)
     assert result is not None
     assert result.scores[0].value > 60
-    assert result.tokens > 12
+    assert result.answers.n_tokens > 12
     monkeypatch.setitem(inputs.WINDOW, "cpu", 5)
     how = ["describe", "-m", tmp_path / "run", "--device", "cpu"]
     done = succeeded(console(*how, tmp_path / "test.npy", tmp_path / "valid.npy"))
-    assert done.out.splitlines()[:12] == result.outputs == lines_in(run.folder.test_output)
+    assert done.out.splitlines()[:12] == result.answers.texts == lines_in(run.folder.test_output)
     assert len(done.out.splitlines()) == 24
     refused(
         console(*how, stdin="some text\n"),
-        "features are read only from files: name an .npy, .npz or .txt FILE",
+        "features cannot be read from standard input; pass an .npy, .npz or .txt FILE",
     )
     refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot read it as .npy or .npz")

@@ -15,9 +15,13 @@ from nmtkit.config.tasks.task import TASKS, LabellingTask
 from nmtkit.core.columns import Column
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batches.batch import Batch
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import evaluate_test_set
 from nmtkit.experiment.stages import train_stages
 from nmtkit.inference import inputs
+from nmtkit.inference.answering import answer
+from nmtkit.inference.loading.opening import load_from_options
+from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated
@@ -148,7 +152,7 @@ def test_labels_are_learned_judged_and_given(
     wanted = lines_in(tmp_path / "test.labels")
     pairs = [
         (one, other)
-        for given, right in zip(result.outputs, wanted, strict=True)
+        for given, right in zip(result.answers.texts, wanted, strict=True)
         for one, other in (
             zip(given.split(), right.split(), strict=True)
             if task == "tagging"
@@ -160,19 +164,26 @@ def test_labels_are_learned_judged_and_given(
         100 * sum(one == other for one, other in pairs) / len(pairs)
     )
     assert score.value > 95
-    assert lines_in(run.folder.test_output) == result.outputs
+    assert lines_in(run.folder.test_output) == result.answers.texts
+
+    options = DecodingOptions(tmp_path / "run", device="cpu", max_source_tokens=3)
+    examples = list(read_pairs(run.recipe.data.splits()["test"]))
+    n_long = sum(len(example.src.split()) > 3 for example in examples)
+    answers = answer(TASKS.get(task), load_from_options(options, task), examples)
+    assert 0 < answers.n_truncated == n_long < len(examples)
 
     monkeypatch.setitem(inputs.WINDOW, "cpu", 7)  # so that the text is several windows
     how = ["-m", tmp_path / "run", "--device", "cpu"]
     done = succeeded(console(command, *how, tmp_path / "test.src", "--batch-tokens", "9"))
-    assert done.out.splitlines() == result.outputs, "the batches make no difference"
+    assert done.out.splitlines() == result.answers.texts, "the batches make no difference"
     assert "--beam-size" not in succeeded(console(command, "--help")).out
-    refused(console("translate", *how), f"was trained for {task}: use `nmtkit {command}`")
+    refused(console("translate", *how), f"was trained for {task}; use `nmtkit {command}`")
     files = ["--source", tmp_path / "test.src", "--ref", tmp_path / "test.labels"]
     record = json.loads(succeeded(console("evaluate", tmp_path / "run", *files, "--json")).out)
     assert record["scores"][0]["value"] == pytest.approx(score.value)
     refused(
-        console("evaluate", tmp_path / "run", *files, "--beam-size", "2"), "labeller writes no text"
+        console("evaluate", tmp_path / "run", *files, "--beam-size", "2"),
+        "labeller does not generate text",
     )
 
 

@@ -95,8 +95,8 @@ def test_help_lists_and_explains_the_command(console: Command) -> None:
 def test_a_run_of_another_task_is_refused_with_its_command(
     turned: Path, trained: Path, console: Command
 ) -> None:
-    refused(console("translate", "-m", turned), "was trained for turning: use `nmtkit turn`")
-    refused(console("turn", "-m", trained), "was trained for translation: use `nmtkit translate`")
+    refused(console("translate", "-m", turned), "was trained for turning; use `nmtkit turn`")
+    refused(console("turn", "-m", trained), "was trained for translation; use `nmtkit translate`")
 
 
 def test_a_task_without_answers_is_judged_by_its_fit(
@@ -114,7 +114,7 @@ def test_a_task_without_answers_is_judged_by_its_fit(
     result = evaluate_test_set(run, CPU)
     run.close()
     assert result is not None
-    assert result.outputs == []
+    assert result.answers.texts == []
     assert [(score.name, score.value) for score in result.scores] == [
         (name, pytest.approx(evaluated.metrics[name])) for name in ("loss", "perplexity")
     ], "the test set is the validation set"
@@ -129,25 +129,26 @@ def test_a_task_without_answers_is_judged_by_its_fit(
     assert result.scores[1].value == pytest.approx(perplexity(total, tokens).value, rel=1e-5)
     refused(
         console("translate", "-m", tmp_path / "run"),
-        "was trained for fitting: name another run with -m RUN",
+        "was trained for fitting; use a different run (-m RUN)",
     )
     texts = ["--source", corpus / "valid.src", "--ref", corpus / "valid.tgt"]
     refused(
         console("evaluate", tmp_path / "run", *texts),
-        "evaluate compares outputs",
-        "the task fitting has none",
+        "evaluate needs source texts and references",
+        "the task fitting does not have",
     )
 
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
     with pytest.raises(
         RecipeError,
-        match="validation of fitting does not measure 'bleu': valid names: loss, perplexity",
+        match="validation of fitting does not measure 'bleu'; valid names: loss, perplexity",
     ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
     assert config.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
     with pytest.raises(
-        RecipeError, match=r"`evaluation.metrics`: they compare outputs .* fitting has none"
+        RecipeError,
+        match=r"`evaluation.metrics`: these metrics compare outputs .* fitting has no references",
     ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
     assert config.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []
@@ -189,5 +190,9 @@ def test_a_task_may_find_its_answers_in_its_own_way(trained: Path) -> None:
     backwards = answer_and_score(
         replace(TRANSLATION, predict=spelled_backwards), system, examples, ["chrf"], Options()
     )
-    assert backwards.outputs == [text[::-1] for text in written.outputs] != written.outputs
+    assert (
+        backwards.answers.texts
+        == [text[::-1] for text in written.answers.texts]
+        != written.answers.texts
+    )
     assert [score.name for score in backwards.scores] == ["chrF2"]

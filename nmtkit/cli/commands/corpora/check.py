@@ -38,7 +38,7 @@ class _CheckCommand(cloup.Command):
         metavar="FILE",
         help="Write all results as JSON; - is standard output.",
     ),
-    click.option("--strict", is_flag=True, help="Count warnings as errors in the exit code."),
+    click.option("--strict", is_flag=True, help="Treat warnings as errors in the exit code."),
 )
 @cloup.option_group(
     "Files",
@@ -46,7 +46,7 @@ class _CheckCommand(cloup.Command):
         "--valid",
         multiple=True,
         metavar="SRC [TGT]",
-        help="Validation set; goes after the training files.",
+        help="Validation set; give it after the training files.",
     ),
     click.option(
         "--test", multiple=True, metavar="SRC [TGT]", help="Test set; the target is optional."
@@ -54,7 +54,8 @@ class _CheckCommand(cloup.Command):
     click.option(
         "--task",
         type=click.Choice(TASKS.names()),
-        help="Default: summarization for .story files or a field summary.",
+        help="Task of the corpus. Default: summarization for .story files or a field named `summary`, else "
+        "translation.",
     ),
     shared.encoding,
 )
@@ -70,7 +71,7 @@ class _CheckCommand(cloup.Command):
     shared.overrides,
 )
 def check_command(**values: Any) -> int:
-    """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
+    """Find problems in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
     FILE#COLUMN is a column of a table (pairs.tsv#1, pairs.csv#English), a language of a TMX file (memory.tmx#en), or a
     field of JSON lines (news.jsonl#article). A .jsonl file alone has the fields src and tgt.
@@ -80,12 +81,12 @@ def check_command(**values: Any) -> int:
     validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (py3langid
     recognizes 139 languages; a million lines of 100 characters take about two minutes). With a recipe it also finds
     unknown and copyable words, vocabulary entries and characters that do not occur in the training text, and pairs that
-    the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
+    the recipe's settings will cut or leave out. It uses the run's tokenizer, or trains one.
 
     --fix repairs lines where possible, leaves out the other faulty ones, and logs both in dropped.jsonl. It writes
-    UTF-8, and converts files whose encoding it recognizes for certain. For a recipe it also writes a recipe that uses
-    the new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot
-    know which line is missing.
+    UTF-8, and converts files whose encoding it recognizes with certainty. For a recipe it also writes a recipe that
+    uses the new files. It overwrites nothing, and does not repair files with different numbers of lines, because it
+    cannot know which line is missing.
 
     \b
     Exit code, for scripts:

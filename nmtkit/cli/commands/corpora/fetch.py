@@ -25,14 +25,14 @@ from nmtkit.cli.options import FILE
     "--catalogue", metavar="FILE", type=FILE, help="Your own catalogue, in addition to nmtkit's."
 )
 def fetch_command(**values: Any) -> None:
-    """Fetch the corpus NAME: train, valid and test files, a card, and a recipe that trains on them.
+    """Fetch the corpus NAME: training, validation and test files, a card, and a recipe that trains on them.
 
     It shows the licence and the size first, and asks before it downloads anything (--yes accepts). It checks and
-    filters the text, and splits it so that validation and test share nothing with train. card.json and CARD.md describe
-    where the text comes from, what it contains and what was left out.
+    filters the text, and splits it so that the validation and test sets share nothing with the training set. card.json
+    and CARD.md describe where the text comes from, what it contains and what was left out.
 
     Run the same command again to continue an interrupted download. Downloads stay in nmtkit/downloads below
-    $XDG_CACHE_HOME or ~/.cache; you may delete them. Set HTTPS_PROXY and HTTP_PROXY to use a proxy.
+    $XDG_CACHE_HOME or ~/.cache; you may delete them. To use a proxy, set HTTPS_PROXY and HTTP_PROXY.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`nmtkit backtranslate`: synthetic parallel text from text of one language."""
+"""`nmtkit backtranslate`: synthetic parallel text from monolingual text."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from nmtkit.cli.options import FILE, Number
     click.option(
         "--forward",
         is_flag=True,
-        help="FILEs are in the source language; translations become the targets.",
+        help="FILEs are in the source language; their translations become the targets.",
     ),
     options.devices,
 )
@@ -58,9 +58,9 @@ def backtranslate_command(**values: Any) -> None:
     """Translate FILEs, or standard input, and write the pairs as a corpus to train on.
 
     Back-translation: FILEs are in the target language, and the model translates them into the source language. DIR then
-    contains src.txt (translations) and tgt.txt (FILEs), without pairs that are empty, cut off, or too different in
-    length. To continue a stopped command, run it again. In a recipe, give the corpus the tag <BT>, which marks its
-    sources as synthetic.
+    contains src.txt (translations) and tgt.txt (lines of FILEs). Pairs with an empty side, an unfinished translation or
+    very different lengths are left out. To continue a stopped command, run it again. In a recipe, give the corpus the
+    tag <BT>, which marks its sources as synthetic.
 
     With --forward, FILEs are in the source language, and the translations become the targets. Use it to distil a large
     model, or for self-training.

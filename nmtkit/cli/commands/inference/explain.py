@@ -1,4 +1,4 @@
-"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
+"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which also explains searches."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ from nmtkit.cli.options import NEW_FILE, Number
         "--steps",
         type=Number(0),
         metavar="N",
-        help="Number of steps to show; 0 shows all. Default: as many as fit the screen.",
+        help="Number of steps to show; 0 shows all. Default: as many as fit on the screen.",
     ),
     click.option(
         "-o",
         "--output",
         type=NEW_FILE,
         metavar="FILE",
-        help="Write an HTML page instead: FILE.html.",
+        help="Write an HTML page, FILE.html, instead of printing text.",
     ),
     options.as_json("Print a JSON object for each sentence."),
     options.device,
@@ -40,15 +40,17 @@ from nmtkit.cli.options import NEW_FILE, Number
 def explain_command(**values: Any) -> None:
     """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
 
-    Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
+    The input is SENTENCE, or the lines of standard input. The search is the same as that of `translate` with the same
+    options.
 
-    Each row is a step: the hypotheses that it kept, side by side, each with its last token and its log-probability
-    (nats) from the start. The mark before each token shows which hypothesis in the row above it continues. Then follow:
+    Each row is a step. It shows the hypotheses that the step kept, side by side, each with its last token and its total
+    log-probability in nats. The mark before a token shows which hypothesis of the row above it continues. Below the
+    hypotheses, a step lists:
 
     \b
       ■ ended     the hypothesis is finished; results are ranked by its score
-      × pruned    it did not fit into the beam
-      ⊘ blocked   a rule, which is named, forbade it
+      × pruned    the hypothesis did not fit into the beam
+      ⊘ blocked   the named rule forbade the token
 
     The number right after a mark is the number of the hypothesis that the token continues. The brackets after the
     log-probability of a pruned token show how far it is below that of the last hypothesis kept. A step with K

@@ -1,4 +1,4 @@
-"""`nmtkit align` and `nmtkit rescore`: what a model says of given translations."""
+"""`nmtkit align` and `nmtkit rescore`: word alignments and scores of existing translations."""
 
 from typing import Any
 
@@ -22,13 +22,18 @@ SYMMETRIZATIONS = (
 
 
 def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
-    """The group Common; `target` is the help of `--target`, `source` more help of a `--source` that may be left out."""
+    """Returns the option group Common; `target` is the help of `--target`.
+
+    If `source` is given, `--source` is optional, and `source` is added to its help.
+    """
     return cloup.option_group(
         "Common",
         options.models,
         search_options.checkpoint,
         search_options.language,
-        click.option("--source", required=not source, type=FILE, help=f"Source lines.{source}"),
+        click.option(
+            "--source", required=not source, type=FILE, help=f"Source text, line by line.{source}"
+        ),
         click.option("--target", required=True, type=FILE, help=target),
         options.output,
         *more,
@@ -38,7 +43,7 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
 
 @cloup.command("align")
 @_common(
-    "Their translations, line by line.",
+    "Translations of the source, line by line.",
     click.option(
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
@@ -67,19 +72,26 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
         metavar="FILE",
         help="Source with words separated by spaces (l' homme). Default: --source.",
     ),
-    click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
+    click.option(
+        "--target-words",
+        type=FILE,
+        metavar="FILE",
+        help="Target with words separated by spaces. Default: --target.",
+    ),
 )
 @cloup.option_group(
     "Two directions",
     options.run_option(
-        "--reverse-model", help="Run for the reverse direction (target to source), to symmetrize."
+        "--reverse-model",
+        help="Run that translates from target to source; its alignment is combined with that of the first run.",
     ),
     click.option(
         "--symmetrize",
         "method",
         type=click.Choice(SYMMETRIZATIONS),
         metavar="METHOD",
-        help=f"{', '.join(SYMMETRIZATIONS)}. Default with --reverse-model: grow-diag.",
+        help=f"How to combine the two directions: {', '.join(SYMMETRIZATIONS)}. "
+        "Default with --reverse-model: grow-diag.",
     ),
 )
 @cloup.option_group(
@@ -98,17 +110,17 @@ def align_command(**values: Any) -> None:
 
     Prints one line per pair in the Pharaoh format: "i-j" links source word i and target word j, counted from 0. A pair
     with an empty side gets an empty line. Words are separated by white space, however the tokenizer splits them. The
-    attention of subwords is merged into words: columns of a source word are added, rows of a target word averaged. Each
-    target word is linked to the source word with the largest weight.
+    attention of subwords is merged into words: the columns of a source word are added, and the rows of a target word
+    are averaged. Each target word is linked to the source word with the largest weight.
 
     --symmetrize combines two directions. With --reverse-model these are two models; otherwise both come from one
     attention, and the second links each source word to the target word that attends to it most. grow-diag starts from
-    the common links and adds neighbouring ones; -final also adds links of words that have none yet; -final-and and
-    -strict add them only if both words have none.
+    the common links and adds neighbouring ones; -final also adds links of words that have no link yet; -final-and and
+    -strict add a link only if neither word has one.
 
     --soft FILE.json is a list with one object per pair: source and target words, and "weights" with one row per target
-    word; FILE.npz has one array per pair: "1", "2", ... --reverse-model adds "reverse_weights", or arrays
-    "1.reverse", ..., with a row for each source word.
+    word; FILE.npz has one array per pair: "1", "2", ... --reverse-model adds "reverse_weights", or the arrays
+    "1.reverse", ..., with one row per source word.
 
     \b
     Examples:
@@ -125,7 +137,7 @@ def align_command(**values: Any) -> None:
 
 @cloup.command("rescore")
 @_common(
-    "Their translations, line by line; or .jsonl from `translate --json` or `summarize --json`.",
+    "Translations or summaries of the source, line by line; or .jsonl from `translate --json` or `summarize --json`.",
     options.as_json("Print a JSON object for each pair, with the scores of its tokens."),
     search_options.search_flags("length_penalty"),
     search_options.language_model,
@@ -141,11 +153,11 @@ def rescore_command(**values: Any) -> None:
     """Print a model's log-probabilities for existing translations or summaries, or a language model's for texts.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
-    log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
-    copies, a source word outside the vocabulary gets the probability of copying it.
+    log-probability after the length penalty; both are in nats. The total log-probability and the perplexity go to
+    stderr. If the model can copy, a source word outside the vocabulary gets the probability of copying it.
 
-    Plain text is tokenized again. The search may have produced the same text from other subwords, with another score.
-    The output of `translate --json` contains the tokens, so it is rescored exactly.
+    Plain text is tokenized again. The search may have produced the same text from different subwords, with a different
+    score. The output of `translate --json` contains the tokens, so it is rescored exactly.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ from nmtkit.cli.options import FILE, Number
         "--block-tokens",
         type=Number(1),
         metavar="N",
-        help="Number of tokens per block. Default: as in training.",
+        help="Split the text into blocks of N tokens. Default: as in training.",
     ),
     click.option(
         "--frequencies",
@@ -42,9 +42,9 @@ def perplexity_command(**values: Any) -> None:
     Each line is a document. Its end counts as a token, a word and a byte; empty lines are skipped. Words are separated
     by white space. The second table groups them by their frequency in the training text of the run.
 
-    A run with batch.block_tokens reads running text in such blocks, as in training: the first token of a block is
-    predicted from only the token before it. Larger blocks give more context, up to the number of positions of the
-    model. Other runs read each line separately; --block-tokens splits longer lines.
+    A run that was trained with batch.block_tokens reads the text in blocks of that size, as in training. The first
+    token of a block is predicted from only the token before it. Larger blocks give more context, but may not exceed the
+    number of positions of the model. Other runs read each line separately; --block-tokens splits longer lines.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`nmtkit rerank`: the best of several translations by a noisy channel."""
+"""`nmtkit rerank`: choosing among the N best translations with a noisy channel model."""
 
 from typing import Any
 
@@ -34,20 +34,20 @@ from nmtkit.cli.options import FILE, Number
         "tuned",
         type=FILE,
         metavar="FILE",
-        help="YAML file that --tune wrote. Default: channel 1, lm 1.",
+        help="YAML file with the model weights, as written by --tune. Default: channel 1, lm 1.",
     ),
     click.option(
         "--tune",
         type=FILE,
         metavar="REF",
-        help="Print the weights that score best against REF, the references of FILEs.",
+        help="Print the model weights that give the best score against REF, the references of FILEs.",
     ),
     click.option(
         "--metrics", "metric", metavar="NAME", help="Metric that --tune maximizes. Default: bleu."
     ),
     options.outputs,
     options.as_json(
-        "Print a JSON object for each line: candidates, with each model's nats per token."
+        "Print a JSON object for each line: the candidates, with the log-probability per token from each model."
     ),
     options.device,
 )
@@ -61,9 +61,10 @@ from nmtkit.cli.options import FILE, Number
 @options.encoding
 @options.quiet
 def rerank_command(**values: Any) -> None:
-    """Translate FILEs, or standard input; rank the N best with a channel model and a language model (Yee et al. 2019).
+    """Translate FILEs, or standard input, and rerank the N best outputs with a noisy channel (Yee et al. 2019).
 
-    The channel model translates from the target to the source. The three models may have different vocabularies.
+    The noisy channel combines the run with a channel model, which translates from target to source, and a language
+    model. The three models may have different vocabularies.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The commands of tasks that have no file of their own here, such as tasks that a user registers."""
+"""Commands of the tasks without a file of their own in this folder, such as tasks that a user registers."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ Examples:
   nmtkit {command} FILE -o output.txt
   nmtkit {command} -m runs/mine --checkpoint best FILE
 """
-_WRITES = """ A search finds the most probable text; --samples 1 --top-p 0.9 samples one instead, and --seed N another.
---n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TEXT". """
+_WRITES = """ Beam search looks for the most probable text. To sample a text instead, use --samples 1 --top-p 0.9; a
+different --seed N gives a different text. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TEXT". """
 _RANKED = ' --n-best K prints "NUMBER TAB PROBABILITY TAB LABEL" for the K most probable labels.'
 _RANKING: list[Decorator] = [
     click.option(
@@ -32,15 +32,15 @@ _RANKING: list[Decorator] = [
         "Print a JSON object for each line: the label, and the probabilities of all labels or of --n-best."
     ),
 ]
-_GOES_ON = 'Each text is printed with its beginning; "tokens" in --json leave it out.'
+_GOES_ON = 'Each output includes its input; "tokens" in --json has only the new tokens.'
 
 
 def task_command(task: Task) -> click.Command:
-    """Returns the command that prints the answers of a task's model, or the texts that it writes."""
+    """Returns the command that prints the labels, or the generated texts, of a task's model."""
     first = task.columns[0].name
     reads = "Each line of FILEs, or of standard input, is an example."
     if first == "features":
-        reads = "FILEs contain features (.npy or .npz) or paths of pictures (.txt)."
+        reads = "FILEs contain features (.npy or .npz) or paths of images (.txt)."
     if task.searches:
         writes = _WRITES + _GOES_ON * (first == "tgt")
     elif _ranks(task):
@@ -53,7 +53,7 @@ def task_command(task: Task) -> click.Command:
 
 
 def _ranks(task: Task) -> bool:
-    """Whether an answer is a label with its probability."""
+    """Returns whether an output is a label with its probability."""
     return isinstance(task, LabellingTask) and label_type(task.columns) == "label"
 
 

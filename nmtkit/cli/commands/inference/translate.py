@@ -24,7 +24,7 @@ scores_option: Decorator = click.option(
 def decoding_options(
     common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()
 ) -> Decorator:
-    """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
+    """Returns the options of commands that decode; `common` and `output` are added to the groups Common and Output."""
     return options.together(
         options.files,
         cloup.option_group(
@@ -55,9 +55,7 @@ def decoding_options(
             "--split-sentences", is_flag=True, help="Translate each sentence of a line separately."
         ),
         click.option(
-            "--interactive",
-            is_flag=True,
-            help="Read lines from a prompt; show alignment and alternatives.",
+            "--interactive", is_flag=True, help="Prompt for lines; show alignment and alternatives."
         ),
     ],
     cloup.option_group(
@@ -71,7 +69,7 @@ def decoding_options(
         click.option(
             "--jsonl",
             is_flag=True,
-            help='Input lines are JSON: "source", "prefix", "must", "must_not", "in_order".',
+            help='Input lines are JSON objects with "source", "prefix", "must", "must_not", "in_order".',
         ),
     ),
     output=[
@@ -80,15 +78,17 @@ def decoding_options(
             is_flag=True,
             help="Replace each <unk> with the source word that gets the most attention.",
         ),
-        _one_file("--dictionary", help="SOURCE TAB TARGET lines for --replace-unknown."),
+        _one_file(
+            "--dictionary", help="Dictionary for --replace-unknown, with lines SOURCE TAB TARGET."
+        ),
     ],
 )
 def translate_command(**values: Any) -> None:
     """Translate FILEs, or standard input: one output line per input line, in order.
 
-    FILEs are read as one text; with --output-dir each gets its own output. --n-best K prints "NUMBER TAB SCORE TAB
-    LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after
-    the length penalty. `nmtkit guide decoding` explains constraints.
+    FILEs are read as one text; with --output-dir, each FILE has its own output. --n-best K prints "NUMBER TAB
+    SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability (natural
+    log) after the length penalty. `nmtkit guide decoding` explains constraints.
 
     \b
     Examples:
@@ -139,7 +139,7 @@ def translate_command(**values: Any) -> None:
             "--lead",
             type=Number(1),
             metavar="N",
-            help="Print the first N sentences; needs no model.",
+            help="Print the first N sentences of each article, without a model.",
         ),
     ),
     cloup.option_group(
@@ -148,7 +148,7 @@ def translate_command(**values: Any) -> None:
             "--sentences",
             type=Number(1),
             metavar="N",
-            help="Keep at most N sentences of a summary.",
+            help="Keep at most the first N sentences of a summary.",
         ),
         click.option(
             "--words",
@@ -162,10 +162,10 @@ def summarize_command(**values: Any) -> None:
     """Summarize FILEs, or standard input: one output line per article, in order.
 
     FILEs, plain or compressed, are read as one text with one article per line. With --per-file each FILE is one
-    article, with its paragraphs on separate lines; --output-dir then writes one file per article. An empty line gives
-    an empty line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A
-    model that was trained on the beginnings of articles (data.over_long: truncate) reads the same number of tokens
-    here; --window reads whole articles.
+    article, with its paragraphs on separate lines; --output-dir then writes one file per article. The summary of an
+    empty line is an empty line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles
+    counted from 1. A model that was trained on the beginnings of articles (data.over_long: truncate) reads the same
+    number of tokens here; --window reads whole articles.
     `nmtkit guide decoding` explains windows, lengths, copied spans, sampling and ensembles.
 
     \b

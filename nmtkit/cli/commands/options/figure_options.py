@@ -21,7 +21,8 @@ def _size(text: str) -> tuple[float, float | None]:
         MIN_INCHES <= inches <= MAX_INCHES for inches in (width, *height)
     ):
         raise click.BadParameter(
-            f"{text!r}: give a width, or WIDTHxHEIGHT, from {MIN_INCHES:g} to {MAX_INCHES:g} inches: size=6.5x4"
+            f"size={text} is invalid; give WIDTH or WIDTHxHEIGHT, each from {MIN_INCHES:g} to {MAX_INCHES:g} inches, "
+            "for example size=6.5x4"
         )
     return width, height[0] if height else None
 
@@ -33,7 +34,8 @@ def _points(text: str) -> float:
         points = 0.0
     if not MIN_POINTS <= points <= MAX_POINTS:
         raise click.BadParameter(
-            f"{text!r}: give a size from {MIN_POINTS:g} to {MAX_POINTS:g} points: font_size=8"
+            f"font_size={text} is invalid; give a number of points from {MIN_POINTS:g} to {MAX_POINTS:g}, "
+            "for example font_size=8"
         )
     return points
 
@@ -41,13 +43,13 @@ def _points(text: str) -> float:
 def _style(
     ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The values of `--style`, as the fields of a `FigureStyle`."""
+    """Returns the values of `--style` as the fields of a `FigureStyle`."""
     style: dict[str, Any] = {}
     for text in given:
         key, _, value = text.partition("=")
         if key not in STYLE_KEYS or not value:
             raise click.BadParameter(
-                f"{text!r}: expected KEY=VALUE, where KEY is one of {', '.join(STYLE_KEYS)}"
+                f"{text!r} is invalid; expected KEY=VALUE, where KEY is one of {', '.join(STYLE_KEYS)}"
             )
         if key == "size":
             style[key] = _size(value)
@@ -65,16 +67,16 @@ figure_style: Decorator = cloup.option_group(
     click.option(
         "--title",
         metavar="TEXT",
-        help='Title of the figure, instead of the default one; "" for none.',
+        help='Title of the figure, instead of the default; "" removes the title.',
     ),
     click.option(
         "--style",
         multiple=True,
         metavar="KEY=VALUE",
         callback=_style,
-        help="size=WIDTH or WIDTHxHEIGHT in inches (not for .html); font=FAMILY, such as serif; font_size=POINTS; "
-        "colours=NAMES, separated by commas, from the lowest to the highest weight or one per curve, or a matplotlib "
-        "colour map, such as Greys. May be repeated.",
+        help="Style of the figure: size=WIDTH or WIDTHxHEIGHT in inches (not for .html), font=FAMILY (such as serif), "
+        "font_size=POINTS, or colours=NAMES. NAMES is the name of a matplotlib colour map, such as Greys, or a list "
+        "separated by commas: one colour per curve, or colours from the lowest to the highest weight. May be repeated.",
     ),
 )
-"""The look of a figure: the fields of a `FigureStyle`."""
+"""Options that set the fields of a `FigureStyle`."""

@@ -1,4 +1,7 @@
-"""The keys of recipes for completion, which cannot wait for settings: `python -m tests.tools.recipe_keys`."""
+"""Recipe keys for shell completion, for which importing the settings would take too long.
+
+`python -m tests.tools.recipe_keys` generates this file.
+"""
 
 KEYS = (
     "name",

@@ -1,4 +1,4 @@
-"""Options of the commands that score."""
+"""Options of the scoring commands."""
 
 import click
 import cloup
@@ -27,7 +27,7 @@ METRICS = (
     "rougeLsum",
     "ter",
 )
-"""Values of --metrics that need no extra package; a file of a user's may register more."""
+"""Values of --metrics that need no extra package; a user's file may register more."""
 EXTRA_METRICS = ("bertscore", "bertscore-en")
 """The others."""
 TOKENIZERS = (
@@ -65,17 +65,17 @@ refs: Decorator = click.option(
     metavar="REF",
     multiple=True,
     required=True,
-    help="Reference. May be repeated.",
+    help="File with the references. May be repeated.",
 )
 encoding: Decorator = options.encoding
-as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
+as_json: Decorator = options.as_json("Print JSON with all digits instead of tables.")
 
 
 _FROM_RECIPE = "the recipe's"
 
 
 def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> Decorator:
-    """The option of BLEU's tokenizer."""
+    """Returns the option that selects BLEU's tokenizer."""
     return click.option(
         *more,
         "--tokenize",
@@ -91,10 +91,10 @@ _METRICS = ("-m", "--metrics")
 
 
 class MetricsCommand(cloup.Command):
-    """A command whose `--metrics` takes names separated by blanks, as sacrebleu does, or by commas."""
+    """A command whose `--metrics` takes names separated by spaces, as in sacrebleu, or by commas."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Joins the names of metrics that follow `--metrics`."""
+        """Joins the metric names after `--metrics` with commas."""
         names: set[str] = set()
         if any(word in _METRICS for word in args):
             from nmtkit.cli.scoring.scoring import names_of_metrics
@@ -112,9 +112,10 @@ class MetricsCommand(cloup.Command):
 
 
 def scoring(summaries: bool) -> Decorator:
-    """The options of comparing texts, which `nmtkit.cli.scoring.scoring.passes_settings` turns into objects.
+    """Returns the scoring options, whose values `nmtkit.cli.scoring.scoring.passes_settings` turns into objects.
 
-    `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
+    With `summaries`, the metrics are ROUGE, always with intervals. Otherwise they are BLEU, chrF and TER, with
+    intervals if there is more than one system.
     """
     return together(_metric_options(summaries), _significance_options(summaries))
 
@@ -128,7 +129,8 @@ def _metric_options(summaries: bool) -> Decorator:
             multiple=True,
             default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
             show_default=True,
-            help=f"{', '.join(METRICS)}, rouge (all four); with an extra package {', '.join(EXTRA_METRICS)}. "
+            help=f"Metrics to compute: {', '.join(METRICS)}, rouge (all four). "
+            f"With an extra package: {', '.join(EXTRA_METRICS)}. "
             "Scores are printed in the order of LIST.",
         ),
         tokenize_option("13a", "-tok", hidden=summaries),
@@ -146,14 +148,14 @@ def _metric_options(summaries: bool) -> Decorator:
             type=Number(0, 9),
             default=2,
             show_default=True,
-            help="Digits after the decimal point.",
+            help="Number of digits after the decimal point.",
         ),
         click.option(
             "--stem/--no-stem",
             default=True,
             show_default=True,
             hidden=not summaries,
-            help="ROUGE compares English Porter stems.",
+            help="Compare the stems of words in ROUGE (Porter stemmer, for English).",
         ),
         click.option(
             "--words",
@@ -161,8 +163,8 @@ def _metric_options(summaries: bool) -> Decorator:
             default="auto",
             show_default=True,
             hidden=not summaries,
-            help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each letter of "
-            "Chinese or Thai as one word; auto: unicode if most letters of the references are not Latin.",
+            help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each Chinese or "
+            "Thai letter as one word; auto: unicode if most letters of the references are not Latin.",
         ),
         click.option(
             "--sentences",
@@ -170,8 +172,8 @@ def _metric_options(summaries: bool) -> Decorator:
             default="auto",
             show_default=True,
             hidden=not summaries,
-            help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at line "
-            "ends; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+            help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at "
+            "newlines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
         ),
     )
 
@@ -184,13 +186,13 @@ def _significance_options(summaries: bool) -> Decorator:
             "--significance",
             "significance",
             default=None,
-            help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
-            + ("." if summaries else " with several HYPs."),
+            help="Paired bootstrap test against the first HYP, with 95% intervals. Default: on"
+            + ("." if summaries else " if there is more than one HYP."),
         ),
         click.option(
             "--paired-ar",
             is_flag=True,
-            help="Paired approximate randomization instead; no intervals.",
+            help="Paired approximate randomization test instead of the bootstrap, without intervals.",
         ),
         click.option(
             "--n-samples",

@@ -1,4 +1,4 @@
-"""Options of the commands that use a trained run: which run, how it searches, and how fast."""
+"""Options of the commands that use a trained run: which run, search settings, and speed."""
 
 from typing import Any
 
@@ -14,19 +14,22 @@ SEARCH: dict[str, tuple[str | None, str]] = {
     "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
     "length_penalty": (
         "KIND[:A]",
-        "none, average or gnmt, with its strength: gnmt:0.6. Without A: the recipe's.",
+        "Length penalty: none, average or gnmt, with its strength A. Default for A: the recipe's.",
     ),
     "min_length": ("TOKENS", "Minimum number of tokens in an output."),
-    "max_length": ("TOKENS", "Maximum number of tokens, EOS included."),
-    "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
-    "mbr": ("METRIC", "Choose the sample with the lowest Bayes risk: chrf, bleu or none."),
+    "max_length": ("TOKENS", "Maximum number of tokens, including EOS."),
+    "no_repeat_ngram": ("N", "Never repeat an N-gram; 0 allows repetition."),
+    "mbr": (
+        "METRIC",
+        "Choose the sample with the lowest Bayes risk under METRIC: chrf or bleu; none turns this off.",
+    ),
     "samples": ("N", "Sample N outputs instead of running beam search."),
-    "temperature": ("T", "Divide log-probabilities by T; above 1 is more random."),
-    "top_k": ("K", "Sample from the K most probable tokens; 0: all."),
-    "top_p": ("P", "Sample from the smallest set of tokens with total probability P; 1: all."),
+    "temperature": ("T", "Divide log-probabilities by T; values above 1 make samples more random."),
+    "top_k": ("K", "Sample from the K most probable tokens (0: all)."),
+    "top_p": ("P", "Sample from the smallest set of tokens with total probability P (1: all)."),
     "seed": ("N", "Random seed for sampling. Default: the recipe's, else 1."),
 }
-"""Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
+"""Metavar and help of the keys in the recipe's `search` group that have their own flags. `--search` can set any key."""
 SAMPLING = ("samples", "temperature", "top_k", "top_p", "seed")
 RISKS = ("chrf", "bleu", "none")
 """Values of --mbr."""
@@ -43,13 +46,13 @@ PRECISIONS_OF_CTRANSLATE2 = (
     "float16",
     "bfloat16",
 )
-"""More values of --precision, which only CTranslate2 has."""
+"""Values of --precision that only CTranslate2 supports."""
 ENGINES = ("auto", "nmtkit", "ctranslate2")
 """Values of --engine."""
 
 
 class SearchSetting(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
-    """A number within the bounds of a key of the search, whose settings are imported only to convert a value."""
+    """A number within the bounds of a search setting. The settings are imported only when a value is converted."""
 
     name = "setting"
 
@@ -72,7 +75,7 @@ def _type_of(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer ve
 
 
 def search_flags(*keys: str) -> Decorator:
-    """Flags of some keys of the search; `opens_model` gathers their values."""
+    """Returns the flags for some search settings; `opens_model` gathers their values."""
     named = [(key, *SEARCH[key]) for key in keys]
     return together(
         *(
@@ -89,7 +92,7 @@ checkpoint: Decorator = click.option(
     "weights",
     default="auto",
     metavar="WHICH",
-    help="best, last, average, a stage of the recipe, or a file. Default: average if there is one, else best.",
+    help="Checkpoint: best, last, average, a stage or a file. Default: average if it exists, else best.",
 )
 
 
@@ -100,24 +103,20 @@ language: Decorator = together(
         metavar="LANG",
         help="Source language of an imported multilingual model.",
     ),
-    click.option(
-        "--to",
-        metavar="LANG",
-        help="Target language of a multilingual model: the tgt_lang of a training corpus.",
-    ),
+    click.option("--to", metavar="LANG", help="Target language of a multilingual model."),
 )
 
 
 def precision(default: str) -> Decorator:
-    """The option of how exactly the model computes."""
+    """Returns the option for the numeric precision of the model."""
     ours = ", ".join(PRECISIONS)
     return click.option(
         "--precision",
         type=click.Choice((*PRECISIONS, *PRECISIONS_OF_CTRANSLATE2)),
         metavar="TYPE",
         default=default,
-        help=f"Default: {default}. Choices: {ours}; fp16 needs CUDA. CTranslate2 also has int8, int16 and others. "
-        "auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16.",
+        help=f"Numeric precision of the computation: {ours} (fp16 needs CUDA); CTranslate2 also supports int8, int16 "
+        f"and others. auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16. Default: {default}.",
     )
 
 
@@ -126,8 +125,8 @@ search: Decorator = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completing.search_assignments,
-    help="Set any key that `nmtkit recipe explain search` lists, e.g. stop=exact. "
-    "With several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. With --lm: lm_weight=0.2.",
+    help="Set any key listed by `nmtkit recipe explain search`, e.g. stop=exact; "
+    "with several -m also ensemble=log-probabilities and ensemble_weights=[2,1].",
 )
 n_best: Decorator = click.option(
     "--n-best",
@@ -141,12 +140,12 @@ format_option: Decorator = click.option(
     type=click.Choice(("text", "moses")),
     default="text",
     show_default=True,
-    help="moses: NUMBER ||| TEXT ||| FEATURES ||| SCORE, lines counted from 0.",
+    help="Output format. moses: NUMBER (from 0) ||| TEXT ||| FEATURES ||| SCORE.",
 )
 
 
 def _attention_of(name: str, part: str, default: str) -> Decorator:
-    about = f"Transformer: use the attention of {part}, counted from 1. Default: the recipe's, else {default}."
+    about = f"For a Transformer, use the attention of {part}, counted from 1. Default: the recipe's, else {default}."
     return click.option(name, type=Number(1), metavar="N", help=about)
 
 
@@ -156,7 +155,7 @@ shortlist: Decorator = click.option(
     "--shortlist",
     type=options.FILE,
     metavar="FILE",
-    help="Score only the target tokens in a file that `align --shortlist` wrote.",
+    help="Score only the target tokens in FILE, which `align --shortlist` wrote.",
 )
 language_model: Decorator = options.run_option(
     "--lm",
@@ -167,13 +166,14 @@ engine: Decorator = click.option(
     type=click.Choice(ENGINES),
     metavar="NAME",
     default="auto",
-    help="auto, nmtkit or ctranslate2. auto: CTranslate2 if it is installed and gives equal outputs, else nmtkit.",
+    help="Program that decodes: nmtkit, ctranslate2 or auto. auto: CTranslate2 if it is installed and gives the same "
+    "outputs, else nmtkit.",
 )
 workers: Decorator = click.option(
     "--workers",
     type=Number(1, MAX_THREADS),
     metavar="N",
-    help="CPU processes, one core each. Default: one per core for many lines, else none.",
+    help="Number of CPU worker processes, each on one core. Default: one per core for many lines, else none.",
 )
 batch_tokens: Decorator = click.option(
     "--batch-tokens",
@@ -184,7 +184,7 @@ batch_tokens: Decorator = click.option(
 
 
 def search_groups(*speed: Decorator) -> Decorator:
-    """The groups Search, Sampling and Speed; `speed` are further options of the last."""
+    """Returns the option groups Search, Sampling and Speed; `speed` contains more options for Speed."""
     return together(
         cloup.option_group(
             "Search (default: the recipe's settings)",

@@ -1,1 +1,1 @@
-"""Commands that draw pictures."""
+"""Commands that draw figures."""

@@ -34,9 +34,9 @@ POSITIONS = 100
         type=click.Choice(["attention", "grid", "layers", "entropy", "positions"]),
         default="attention",
         show_default=True,
-        help="grid: the attention of all sentences on one sheet. layers: all layers and heads of a Transformer, in "
-        "subwords, as an .html page. entropy: the entropy of each head over all sentences, in nats. positions: the "
-        f"first {POSITIONS} position vectors of a Transformer.",
+        help="What to draw. grid: the attention of all sentences on one sheet. layers: all layers and heads of a "
+        "Transformer, in subwords, as an .html page. entropy: the entropy of each head over all sentences, in nats. "
+        f"positions: the first {POSITIONS} position vectors of a Transformer.",
     ),
     options.device,
 )
@@ -50,24 +50,24 @@ POSITIONS = 100
 @options.encoding
 @options.quiet
 def plot_attention_command(**values: Any) -> None:
-    """Draw a model's attention: a row for each target word, a column for each source word.
+    """Draw a model's attention, with a row for each target word and a column for each source word.
 
     SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
     each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged into words:
-    rows of a target word are averaged, columns of a source word are added, and punctuation joins the word before it;
-    with --subwords nothing is merged. Local attention is drawn with its windows. For a Transformer, the figure shows
-    the mean of the heads of its alignment layer, or the layer and head that --layer and --head select.
+    the rows of a target word are averaged, the columns of a source word are added, and punctuation joins the word
+    before it; with --subwords nothing is merged. Local attention is drawn with its windows. For a Transformer, the
+    figure shows the mean of the heads of its alignment layer, or the layer and head that --layer and --head select.
 
     For a model that copies or summarizes, the figure has a column for each word of the summary (bold: copied) and a row
     for each word of the article, with its coverage beside it; a strip shows p_gen, the probability of generating a word
-    instead of copying it. A long article is shown in 60 rows: the words with the most coverage, and one row for the
-    words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
-    model attended.
+    instead of copying it. A long article is shown in 60 rows: the words with the most coverage have their own rows, and
+    the words between two of them share a row, with their coverage added up. In .html, point at a word of the summary to
+    see where the model attended.
 
-    For a classifier, the text is drawn with the weight of each sentence beside it and the weight of each word as its
-    shade. For a language model with attention (lstmn), each row is a word of SOURCE, and the columns are the words
-    before it. For a captioner, SOURCE is a file of pictures and TARGET the number of a picture; each word is drawn with
-    the regions that the model attended to.
+    For a classifier, the text is drawn with the weight of each sentence beside it, and words with larger weights have
+    darker backgrounds. For a language model with attention (lstmn), each row is a word of SOURCE, and the columns are
+    the words before it. For a captioner, SOURCE is a file of images and TARGET the number of an image; each word is
+    drawn with the regions that the model attended to.
 
     `nmtkit visualize-alignment` is another name for this command.
 
@@ -101,7 +101,7 @@ def plot_attention_command(**values: Any) -> None:
         type=click.Choice(["curves", "report"]),
         default="curves",
         show_default=True,
-        help="report: the page about one run that `train` writes at the end; needs -o FILE.html.",
+        help="What to draw. report: the page about one run that `train` writes at the end; needs -o FILE.html.",
     ),
 )
 @figure_options.figure_style
@@ -110,7 +110,7 @@ def plot_training_command(**values: Any) -> None:
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
     has its own colour and is labelled with its folder's name. The score is the recipe's training.best_metric, else BLEU
-    or ROUGE-L; if there is no such score, the gradient norm is drawn. Dotted lines separate the stages of a training. A
+    or ROUGE-L; if there is no such score, the gradient norm is drawn. Dotted lines separate the stages of a run. A
     validation loss that rises while the training loss still falls shows overfitting.
 
     \b

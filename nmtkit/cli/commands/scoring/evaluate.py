@@ -33,11 +33,11 @@ from nmtkit.cli.options import FILE
     click.option(
         "--metrics",
         metavar="LIST",
-        help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's.",
+        help="Metrics to compute, as in `nmtkit score`, e.g. bleu,ter. Default: the recipe's.",
     ),
     search_options.search_flags("beam_size"),
-    options.as_json("Print a JSON object: scores with signatures, time, counts."),
-    options.picture_file("--plot", meaning="Classification: draw the confusion matrix"),
+    options.as_json("Print a JSON object: scores with signatures, time and counts."),
+    options.picture_file("--plot", meaning="For classification, draw the confusion matrix"),
     options.devices,
 )
 @search_options.search_groups(search_options.engine, search_options.workers)
@@ -47,19 +47,20 @@ from nmtkit.cli.options import FILE
     click.option(
         "--lowercase/--no-lowercase",
         default=None,
-        help="As `nmtkit score -lc`. Default: the recipe's.",
+        help="Ignore case, as in `nmtkit score -lc`. Default: the recipe's.",
     ),
 )
 @options.encoding
 @options.quiet
 def evaluate_command(**values: Any) -> None:
-    """Translate, summarize or classify a test set with a RUN, and score it.
+    """Translate, summarize or classify a test set with a RUN, and score the output.
 
-    RUN may also be given as -m RUN; several -m form an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...".
-    The scores are the same as from `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or
-    `score-summaries`). Lines for pasting, with signatures, go to stderr. -o saves the outputs. For a language model, it
-    prints loss and perplexity on --ref FILE (default: the test set of the recipe); `nmtkit perplexity` prints more. For
-    a classifier, it also prints a table with a row for each correct label and a column for each predicted label.
+    RUN may also be given as -m RUN; several -m form an ensemble. The command prints one line, "RUN  TEST SET  METRIC
+    VALUE ...". The scores are the same as from `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or
+    `score-summaries`). Lines with signatures, for pasting into a paper, go to stderr. -o saves the outputs. For a
+    language model, the command prints loss and perplexity on --ref FILE (default: the test set of the recipe); `nmtkit
+    perplexity` prints more. For a classifier, it also prints a table with a row for each correct label and a column for
+    each predicted label.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
     click.option(
         "--known-by",
         metavar="RUN",
-        help="Score only lines without words that are unknown to RUN, in SRC and REF.",
+        help="Score only lines whose SRC and REF contain no words unknown to RUN.",
     ),
     score_options.as_json,
     score_options.encoding,
@@ -35,23 +35,23 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
         "--by-length",
         "lengths_shown",
         is_flag=True,
-        help="Show BLEU by length in words, of the source or else of REF.",
+        help="Show BLEU by sentence length, in words of the source, or of REF without --source.",
     ),
-    picture_file("--plot", meaning="Draw --by-length"),
+    picture_file("--plot", meaning="Draw the table of --by-length"),
 )
 def score_command(**values: Any) -> None:
-    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line for pasting.
+    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line for pasting into a paper.
 
     HYP and REF are text files with one sentence per line, plain or compressed. One HYP may be "-" for
     standard input. Text should be detokenized; for tokenized text use --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
-    accuracy is the share of correct labels; a line has as many labels as its reference, separated by white space.
+    accuracy is the share of correct labels. A line must have as many labels as its reference, separated by white space.
     bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in a separate environment (`nmtkit guide second`). Use
     score-summaries for summaries (ROUGE), and score-alignments for word alignments.
 
     --known-by skips lines whose source or reference contains a word unknown to that run. This is "No UNK" in table 1 of
-    Bahdanau et al. 2015, whose models wrote no unknown words either (translate --search forbid_unknown=true).
+    Bahdanau et al. 2015, whose models could not output unknown words either (translate --search forbid_unknown=true).
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def score_command(**values: Any) -> None:
     multiple=True,
     required=True,
     callback=only_one,
-    help="The gold alignment.",
+    help="File with the gold alignment.",
 )
 @click.option(
     "--hyp-base",
@@ -91,9 +91,9 @@ def score_command(**values: Any) -> None:
 def score_alignments_command(**values: Any) -> None:
     """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
 
-    The pharaoh format (also talp) has one line per sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
-    marks a possible link; in a HYP every link counts. The naacl format has one line per link, "PAIR SOURCE TARGET S",
-    with S (sure) or P (possible), and pairs counted from 1. One HYP may be "-" for standard input.
+    The pharaoh format (also called talp) has one line per sentence pair, such as "0-0 1-2 2?2". In REF, "?" or "p"
+    instead of "-" marks a possible link; in a HYP every link counts. The naacl format has one line per link, "PAIR
+    SOURCE TARGET S", with S (sure) or P (possible), and pairs counted from 1. One HYP may be "-" for standard input.
 
     \b
     Examples:

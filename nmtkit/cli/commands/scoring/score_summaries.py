@@ -13,11 +13,13 @@ from nmtkit.cli.commands.options import score_options
 @cloup.option_group(
     "Common",
     score_options.refs,
-    click.option("--source", metavar="SRC", help="The articles; adds a report on quality."),
+    click.option(
+        "--source", metavar="SRC", help="File with the articles; adds a report on quality."
+    ),
     click.option(
         "--terms",
         metavar="JSONL",
-        help="A list of terms for each article; adds the recall of the terms.",
+        help="File with a list of terms for each article; adds the recall of the terms.",
     ),
     score_options.as_json,
     score_options.encoding,
@@ -27,12 +29,12 @@ def score_summaries_command(**values: Any) -> None:
     """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
 
     HYP and REF have one summary per line, plain or compressed. One HYP may be "-" for standard input. A .jsonl or
-    .jsonl.gz file has one JSON object per line. FILE#FIELD names the field; the default is "summary", for --source
-    "article" and for --terms "unseen". ROUGE uses the reference with the highest F1. Several HYPs are compared with the
-    first; * marks a difference with p below 0.05.
+    .jsonl.gz file has one JSON object per line. FILE#FIELD selects the field; the default is "summary", for --source
+    "article", and for --terms "unseen". ROUGE uses the reference with the highest F1. Several HYPs are compared with
+    the first; * marks a difference with p below 0.05.
 
-    --source adds a report below the scores, with hints about good values: novel n-grams, words copied from the article,
-    repeated trigrams, length, and how much of the article the summaries use.
+    --source adds a report below the scores: novel n-grams, words copied from the article, repeated trigrams, length,
+    and how much of the article the summaries use. The report includes hints about good values.
 
     \b
     Examples:

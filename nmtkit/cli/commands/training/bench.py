@@ -1,4 +1,4 @@
-"""`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest training, and what it has."""
+"""`nmtkit bench`, `tune` and `doctor`: speed of this machine, its fastest training settings, and its devices."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ rounds = click.option(
     type=Number(1, 1000),
     default=3,
     show_default=True,
-    help="Number of repetitions; prints median and spread.",
+    help="Number of repetitions; the median and the spread are printed.",
 )
 
 
@@ -39,7 +39,7 @@ decode_options = (
         "--ref",
         type=FILE,
         metavar="FILE",
-        help="References of the lines, to score the translations.",
+        help="References of the lines; adds a score of the translations.",
     ),
     click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
     rounds,
@@ -67,10 +67,11 @@ def bench_decoding(**values: Any) -> None:
     """Measure how fast a trained model translates.
 
     The search is the same as in `nmtkit translate` with the same options. If CTranslate2 is installed and supports the
-    model, it decodes the same lines in fp32 and in its fastest type; "other texts" counts the outputs that then differ.
+    model, it decodes the same lines in fp32 and in its fastest type. "other texts" is the number of outputs that differ
+    from those in the first row.
 
-    "alone" is the time for a line that is decoded alone, measured on the first 50 lines. "MiB" is the peak memory: of
-    tensors on a GPU, otherwise of the whole process without its child processes.
+    "alone" is the time for a line that is decoded alone, measured on the first 50 lines. "MiB" is the peak memory: that
+    of the tensors on a GPU, or that of the whole process, without its child processes, on a CPU.
 
     \b
     Examples:
@@ -93,8 +94,8 @@ def bench_decoding(**values: Any) -> None:
 def bench_training(**values: Any) -> None:
     """Measure how fast this machine trains a recipe.
 
-    The command makes real updates of the recipe's model: loss, gradients, clipping, optimizer. The batches come from a
-    run of the recipe, or else from its text, which is then preprocessed. If the text files are missing, the command
+    The command performs real updates of the recipe's model: loss, gradients, clipping, optimizer. The batches come from
+    a run of the recipe, or else from its text, which is then preprocessed. If the text files are missing, the command
     uses random words. Settings that are `auto` in the recipe get the fastest values on this machine. No weights are
     saved, and no run is changed.
 
@@ -116,14 +117,14 @@ def bench_training(**values: Any) -> None:
 def tune_command(**values: Any) -> None:
     """Find the fastest settings for training a recipe on this machine, and print the speed of each.
 
-    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command runs
-    a few updates of the recipe's model on its text with each setting, alternating between them, in five seconds. The
-    result replaces an earlier one. Later trainings with the same kind of model and batches on this machine use it;
-    `nmtkit doctor --clear` deletes it. If there is no result, `train` measures the settings itself, unless its time is
-    limited to less than two minutes.
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command
+    measures all of their values with updates of the recipe's model on its text, for about five seconds altogether. The
+    result replaces an earlier one. Later training runs on this machine use it if they have the same kind of model and
+    batches; `nmtkit doctor --clear` deletes it. If there is no result, `train` measures the settings itself, unless its
+    time is limited to less than two minutes.
 
-    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. To measure the search of a trained run,
-    use `nmtkit bench decode`.
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. To measure how fast a trained run
+    decodes, use `nmtkit bench decode`.
 
     \b
     Examples:
@@ -138,9 +139,10 @@ def tune_command(**values: Any) -> None:
 @click.command("doctor")
 @click.option("--clear", is_flag=True, help="Delete the measured settings and exit.")
 def doctor_command(**values: Any) -> None:
-    """Show versions, devices, and which device is used and why.
+    """Show versions and devices, and explain which device is used.
 
-    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until you run --clear.
+    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until you delete them
+    with --clear.
 
     \b
     Examples:

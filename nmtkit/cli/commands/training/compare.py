@@ -21,6 +21,7 @@ from nmtkit.runs.folder import RUNS_FOLDER
 @click.option(
     "--seeds",
     type=Number(1, 100),
+    metavar="N",
     help="Train every RECIPE with N consecutive seeds, starting with its own; the runs are NAME, NAME-seed2, ...",
 )
 @options.as_json("Print JSON instead of tables.")
@@ -30,15 +31,15 @@ from nmtkit.runs.folder import RUNS_FOLDER
 def compare_command(**values: Any) -> None:
     """Train several recipes and compare them, or compare finished runs: BLEU, alignments, speed, size.
 
-    A recipe that was trained before is not trained again, and a stopped one is resumed, so you can stop the command and
+    A recipe that has been trained is not trained again, and a stopped run is resumed, so you can stop the command and
     run it again. A RUN is the folder of a finished run. After training, each run translates its test set. The table
     shows BLEU on all sentences and on sentences of more than 30 words, alignment error rate (if the test set has gold
     alignments), target tokens per second in training and in beam search, parameters, and BLEU by source length.
 
     Runs that differ only in their seed count as one system: a second table shows the mean and the standard deviation of
     their BLEU, and the p-value of the difference from the first system in stratified approximate randomization (Clark
-    et al. 2011). To compare recipes, limit their training in updates: results of a time limit depend on the machine's
-    load.
+    et al. 2011). To compare recipes, limit their training by updates, not by time: how far a run gets in a given time
+    depends on the load of the machine.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ def recipe_command() -> None:
 
 @recipe_command.command("ls")
 def list_recipes(**values: Any) -> None:
-    """List the recipes that come with nmtkit, starting with those that a CPU can train on installed text.
+    """List the recipes that come with nmtkit, starting with those that a CPU can train on the bundled text.
 
     \b
     Example:
@@ -40,7 +40,7 @@ def list_recipes(**values: Any) -> None:
 )
 @options.overrides
 def show_recipe(**values: Any) -> None:
-    """Print a recipe as a starting point for your own, without its name, because a recipe is named after its file.
+    """Print a recipe as a starting point for your own. Its name is left out, because a recipe is named after its file.
 
     \b
     Example:
@@ -55,10 +55,10 @@ def show_recipe(**values: Any) -> None:
 @options.recipe
 @options.overrides
 def check_keys(**values: Any) -> None:
-    """Check a recipe without training: its keys, its files, its model's size.
+    """Check a recipe without training: its keys, its files, and the size of its model.
 
-    It reports all faults in keys at once, with file and line, then lists missing files. In both cases the exit code
-    is 2.
+    The command reports all errors in keys at once, with file and line, and then lists missing files. In both cases the
+    exit code is 2.
 
     \b
     Example:
@@ -78,7 +78,7 @@ def check_keys(**values: Any) -> None:
     default="demo",
     show_default=True,
     shell_complete=completing.recipes,
-    help="Show the values of this recipe.",
+    help="Also show the values in this recipe.",
 )
 def explain_keys(**values: Any) -> None:
     """Explain a recipe's keys: meaning, default, the value in one recipe, and other choices.
@@ -125,16 +125,16 @@ def print_schema(**values: Any) -> None:
     "--show-merges",
     "text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="TEXT",
-    help="Afterwards print, one by one, the bpe or wordpiece merges that build the words of a text.",
+    metavar="FILE",
+    help="After preprocessing, print the bpe or wordpiece merges that build each word in FILE, a text file.",
 )
 def preprocess_command(**values: Any) -> None:
-    """Read and check a recipe's text, learn its tokenizer, and write arrays for training into the run's folder.
+    """Read and check a recipe's text, train its tokenizer, and write arrays for training into the run's folder.
 
-    Like `nmtkit check`, it counts faults in the text and shows the first line of each kind, and what was done about it:
-    empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test. Different line
-    counts, invalid UTF-8 and broken files are errors. In a recipe for summaries, so are empty references in validation
-    and test. `train` preprocesses the text itself if necessary.
+    Like `nmtkit check`, it counts problems in the text, and shows the first line with each problem and how it was
+    handled: empty sides, over-long lines, length ratio, duplicates, overlap of the training set with the validation and
+    test sets. Different line counts, invalid UTF-8 and damaged files are errors. In a recipe for summaries, so are
+    empty references in the validation and test sets. `train` preprocesses the text itself if necessary.
 
     Text can be line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
     explain data.train`. A large corpus is read and written in pieces, on all cores, so memory use hardly grows with its

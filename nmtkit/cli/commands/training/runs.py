@@ -1,4 +1,4 @@
-"""`nmtkit runs`: a table of them, rm, mv."""
+"""`nmtkit runs`, which lists the runs, and its subcommands rm and mv."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ yes: options.Decorator = click.option(
 def runs_command(ctx: click.Context, runs: Path, as_json: bool) -> None:
     """List runs, newest first.
 
-    Each run is shown with its recipe, whether it finished and why, its updates, the best score on the validation set,
-    the scores on the test set, its size on disk, and the time of its last change.
+    Each run is shown with its recipe, whether it finished and why, its number of updates, its best score on the
+    validation set, its scores on the test set, its size on disk, and the time of its last change.
 
     \b
     Example:

@@ -18,7 +18,7 @@ SPLIT_OPTIONS = ("--valid", "--test", "--general", "--general-test")
 
 
 def _text_option(option: str, meaning: str) -> options.Decorator:
-    """An option for files of text, which are saved with their absolute paths."""
+    """Returns an option for text files, whose paths are saved as absolute paths."""
     return click.option(
         option,
         metavar="SRC TGT" if option in SPLIT_OPTIONS else "FILE",
@@ -29,10 +29,10 @@ def _text_option(option: str, meaning: str) -> options.Decorator:
 
 
 class _TrainCommand(cloup.Command):
-    """A command with options that click has not.
+    """A command with two kinds of options that click lacks.
 
-    `--resume` takes the word after it only if that is `auto`: any other is the recipe. `--valid` and the like take
-    several files.
+    `--resume` takes the word after it only if that word is `auto`; any other word is the recipe. `--valid` and similar
+    options take a variable number of files.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -65,13 +65,13 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--allow-new-data",
         is_flag=True,
-        help="With --resume: continue with different text. The tokenizer stays the same; the epoch restarts.",
+        help="With --resume, continue on different text. The tokenizer stays the same, and the epoch restarts.",
     ),
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Run one update; print memory, speed, operations and the estimated time of the training (or its first "
-        "stage); save nothing.",
+        help="Run one update, and print memory, speed, operations and the estimated time of training (or of its first "
+        "stage), without saving anything.",
     ),
     options.device,
     options.training_threads,
@@ -81,20 +81,21 @@ class _TrainCommand(cloup.Command):
     _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
     _text_option(
         "--target",
-        "Its translation, summary or label, line by line; or, for --task language-modelling, the text.",
+        "Translations, summaries or labels of the source, line by line; for --task language-modelling, the text.",
     ),
     _text_option(
-        "--valid", "Validation set. Default: 5 % of the pairs are held out, at most 1,000 sources."
+        "--valid",
+        "Validation set. Default: 5 % of the pairs, but at most 1,000 sources, are held out.",
     ),
     _text_option(
         "--test",
-        "Test set, scored at the end. Default: as many pairs are held out, unless --valid is given.",
+        "Test set, scored at the end. Default: as many pairs as for validation are held out, unless --valid is given.",
     ),
     click.option(
         "--encoding",
         multiple=True,
         metavar=options.ENCODING_FORM,
-        help="Encoding of all text, or of one FILE. Default: utf-8. May be repeated.",
+        help="Encoding of all text files, or of one FILE. Default: utf-8. May be repeated.",
     ),
     click.option(
         "--minutes",
@@ -110,8 +111,9 @@ class _TrainCommand(cloup.Command):
         "--preset",
         type=click.Choice([*PRESETS]),
         metavar="NAME",
-        help="; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
-        + ". Default: chosen from corpus and device.",
+        help="Size of the model. "
+        + "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
+        + ". Default: chosen to suit the corpus and the device.",
     ),
 )
 @cloup.option_group(
@@ -132,11 +134,11 @@ class _TrainCommand(cloup.Command):
         "--to", metavar="LANG", help="Target language, if RUN is multilingual, e.g. fra_Latn."
     ),
     _text_option(
-        "--general", "General text to mix in (half of the pairs), so that the model forgets less."
+        "--general", "General text to mix in, as half of the pairs, so that the model forgets less."
     ),
     _text_option(
         "--general-test",
-        "General text to score before and after fine-tuning. Default: the test set of RUN.",
+        "General test set to score before and after fine-tuning. Default: the test set of RUN.",
     ),
 )
 def train_command(**values: Any) -> None:
@@ -144,18 +146,18 @@ def train_command(**values: Any) -> None:
 
     With --source and --target instead of RECIPE, nmtkit chooses tokenizer, model and schedule based on the size of the
     text. It explains its choice, and saves it in the run's folder as chosen.yaml, a recipe like any other. Without a
-    validation set, it holds out pairs for validation and for a test set. For a task with a single text, options take
+    validation set, it holds out pairs for validation and for a test set. For a task with only one side, options take
     one file instead of SRC TGT. Every option that takes files may be repeated. --init-from fine-tunes a run, trained
-    here or imported, and shows the scores before and after on your test set and on the run's.
+    here or imported, and shows scores before and after fine-tuning, on your test set and on the test set of that run.
 
     The run's folder, runs/NAME, contains the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
     curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at
-    once. If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
+    once. If the recipe has a test set, the trained model translates (or summarizes) it, and the output is scored.
 
     In the log, "loss" is the training loss with label smoothing and other objectives; "ppl" is the perplexity of the
     references alone. Each stage of a recipe begins with the best weights of the previous one; --resume continues the
-    stage that was stopped. With --resume, --set may change limits, batch.*, training.accumulate, threads, shard, and
-    the settings for logging and for saving and keeping checkpoints.
+    stage that was interrupted. With --resume, --set may change limits, batch.*, training.accumulate, threads, shard,
+    and the settings for logging and for saving and keeping checkpoints.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`nmtkit watch`: the curves of a training in the terminal, as it goes on."""
+"""`nmtkit watch`: live training curves in the terminal."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from nmtkit.cli import completing
 def watch_command(**values: Any) -> None:
     """Show the training curves of a run live in the terminal: loss, validation score, speed.
 
-    RUN is the folder of a run, or its name under runs/. The training may run in another process or on another machine
-    that shares the folder, or may have ended; a copy of the folder works, too. The command only reads the folder. It
-    redraws the curves until the training ends or you press Ctrl-C; if the output is not a terminal, it draws them once.
+    RUN is the folder of a run, or its name under runs/. It may be finished, or still be trained by another process,
+    even on another machine that shares the folder; a copy of the folder works, too. The command only reads the folder.
+    It redraws the curves until training ends or you press Ctrl-C. If the output is not a terminal, it draws them once.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`nmtkit average`, `nmtkit import` and `nmtkit export`: the weights of a run, averaged or exchanged."""
+"""`nmtkit average`, `nmtkit import` and `nmtkit export`: averaging weights, and exchanging them with other toolkits."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from nmtkit.cli.commands.options import search_options
 from nmtkit.cli.options import FILE
 
 TOOLKITS = ("huggingface", "joeynmt", "opennmt-py")
-"""Toolkits whose models are imported."""
+"""Toolkits whose models can be imported."""
 EXPORTS = ("huggingface", "ctranslate2", "safetensors")
 """Formats of `export`."""
 
@@ -20,7 +20,7 @@ EXPORTS = ("huggingface", "ctranslate2", "safetensors")
     "--best",
     type=click.IntRange(2),
     metavar="N",
-    help="Average the N best checkpoints on validation. Default: all that were kept.",
+    help="Average the N checkpoints with the best validation scores. Default: all that were kept.",
 )
 @click.option(
     "--recent", type=click.IntRange(2), metavar="N", help="Average the N newest checkpoints."
@@ -32,9 +32,10 @@ EXPORTS = ("huggingface", "ctranslate2", "safetensors")
 def average_command(**values: Any) -> None:
     """Average checkpoints of a run into one, which `translate` then uses by default.
 
-    Without FILES it averages all checkpoints that the run kept, or the best or newest of them. A run keeps its best
-    checkpoint and its last five, or with training.keep_best=N its N best; training.keep_recent=N keeps the last N as
-    well. If training has stages, these are checkpoints of the newest stage. FILES with -o need no run.
+    Without FILES, the command averages all checkpoints that the run kept, or the best or newest of them. A run keeps
+    its best checkpoint and its last five, or with training.keep_best=N its N best; training.keep_recent=N keeps the
+    last N as well. If training has stages, only checkpoints of the newest stage are averaged. With FILES and -o, no run
+    is needed.
 
     \b
     Examples:
@@ -53,7 +54,7 @@ def average_command(**values: Any) -> None:
     "--from",
     "toolkit",
     type=click.Choice(TOOLKITS),
-    help="Toolkit that saved the model. Default: detected.",
+    help="Toolkit that saved the model. Default: detected automatically.",
 )
 @click.option(
     "-o", "--output", metavar="DIR", help="Run folder. Default: runs/ plus the name of PATH."
@@ -61,16 +62,17 @@ def average_command(**values: Any) -> None:
 @click.option(
     "--task",
     metavar="NAME",
-    help="translation or summarization, or a task in task_specific_params of config.json, such as "
-    "translation_en_to_de, whose prefix and search the run gets. Default: the only task there, else the usual one.",
+    help="Task of the model: translation, summarization, or a task in `task_specific_params` of config.json, such as "
+    "translation_en_to_de, whose prefix and search settings the run gets. Default: the only task in config.json, or "
+    "else the usual task of such a model.",
 )
 @click.option(
     "--source-prefix",
     metavar="TEXT",
-    help="Text before every source, such as 'summarize: ' for T5. The run keeps it, also for fine-tuning.",
+    help="Text to put before every source, such as 'summarize: ' for T5, in decoding and in fine-tuning.",
 )
 def import_command(**values: Any) -> None:
-    """Convert a model of another toolkit to a run.
+    """Convert a model of another toolkit into a run.
 
     \b
     huggingface: a folder that save_pretrained wrote, with config.json, its tokenizer, and model.safetensors (or its
@@ -79,12 +81,12 @@ def import_command(**values: Any) -> None:
     joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
     opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt), or a folder with one.
 
-    It reads Transformers from all three toolkits, and recurrent models with attention from Joey NMT and OpenNMT-py,
-    including OpenNMT-py summarizers that copy. For these two toolkits, put the sentencepiece models next to the
-    weights; without them the run needs text that is already tokenized as in training.
+    The command imports Transformers from all three toolkits, and recurrent models with attention from Joey NMT and
+    OpenNMT-py, including OpenNMT-py summarizers that copy. For these two toolkits, put the sentencepiece models next to
+    the weights; without them, the run's input must be tokenized as it was in training.
 
-    The run can be used like any other. nmtkit executes no code from the model's files, and rejects a model that it does
-    not support with an error that names the reason.
+    The run can be used like any other. nmtkit executes no code from the model's files. If it does not support a model,
+    it prints an error with the reason.
 
     \b
     Examples:
@@ -119,11 +121,12 @@ def export_command(**values: Any) -> None:
     """Export a run into a new folder for another program, with a model card (README.md).
 
     \b
-    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism, and
-                 imported models: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and GPT-2 with their own tokenizer.
-    ctranslate2: for its Translator. Only Transformers and T5 without a copy mechanism; `pip install 'nmtkit[fast]'`.
-                 Imported models with a Hugging Face tokenizer also need transformers.
-    safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
+    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Supports only subword Transformers without a copy
+                 mechanism, and imported models with their tokenizers: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and
+                 GPT-2.
+    ctranslate2: for its Translator. Supports only Transformers and T5 without a copy mechanism, and needs
+                 `pip install 'nmtkit[fast]'`. Imported models with a Hugging Face tokenizer also need transformers.
+    safetensors: for nmtkit. Supports any model; saves weights, tokenizers and recipe, without text and training state.
 
     \b
     Examples:
