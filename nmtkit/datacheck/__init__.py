@@ -1,1 +1,1 @@
-"""The data check finds faults of a corpus, with places and remedies, before training."""
+"""The data check, which finds problems in a corpus before training and reports their places and remedies."""

@@ -14,20 +14,20 @@ from nmtkit.data.text.faults import FaultKind
 from nmtkit.data.text.normalization import OTHER_SPACES
 from nmtkit.data.text.scripts import SCRIPTS, UNSPACED, script_of
 
-# Classes of characters beside the scripts: digits; white space, line feeds and other line separators; and characters
-# that do not belong in a text. All from SEPARATOR on are odd.
+# Classes of characters in addition to the scripts: digits; white space, line feeds and other line separators; and
+# characters that do not belong in text. SEPARATOR and all later classes are suspicious.
 DIGIT = 100
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
 
-# white space that parts more than words, but for \n
+# white space that separates more than words, except \n
 _SEPARATORS = "\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"
 _FAR = 0x20000  # from here on all letters are Han
 
 
 @cache
 def character_classes() -> NDArray[np.uint8]:
-    """Class of every code point: a script, one of the classes above, or 0."""
+    """Returns the class of every code point: a script, one of the classes above, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
     table[_FAR:0x32000] = SCRIPTS.index("Han")
     for code in range(_FAR):
@@ -62,7 +62,7 @@ class TextArrays:
     words: NDArray[np.int64]
     """`(n,)`: white-space separated words per line."""
     letters: dict[int, NDArray[np.int64]]
-    """`(n,)` for each script that occurs: its letters per line."""
+    """`(n,)` for each script that occurs: number of its letters per line."""
     digits: NDArray[np.int64]
     """`(n,)`: digits per line."""
 
@@ -94,11 +94,11 @@ class TextArrays:
         return np.searchsorted(self.starts, places, side="right") - 1
 
     def letter_counts(self) -> NDArray[np.int64]:
-        """Returns letters of any script per line, `(n,)`."""
+        """Returns the number of letters of any script per line, `(n,)`."""
         return sum(self.letters.values(), start=np.zeros_like(self.lengths))
 
     def word_counts(self) -> NDArray[np.int64]:
-        """Returns approximate words per line, `(n,)`; in scripts without spaces, two letters are a word."""
+        """Returns the approximate words per line, `(n,)`; in scripts without spaces, two letters count as a word."""
         dense = np.zeros_like(self.words)
         for script, letters in self.letters.items():
             if SCRIPTS[script] in UNSPACED:
@@ -140,7 +140,7 @@ def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
         # the first such character of each line
         rows, first = np.unique(text.line_of(own), return_index=True)
         places = dict(zip(rows.tolist(), (own[first] - text.starts[rows]).tolist(), strict=True))
-        if number == CONTROL:  # a part of UTF-8 that was read as Latin-1
+        if number == CONTROL:  # possibly a byte of UTF-8 that was decoded as Latin-1
             places = {row: place for row, place in places.items() if row not in broken}
         add(kind, places)
     add(faults.MARKUP, _matches(text, "&<", _MARKUP))
@@ -187,7 +187,7 @@ def _mojibake(text: TextArrays) -> dict[int, int]:
 def fix_mojibake(line: str) -> str:
     """Repairs UTF-8 that was decoded as Windows-1252 or Latin-1.
 
-    The line stays as it is if no run makes sense for certain: "IRM\u00c3»" is Portuguese, and "\u00c3»" no letter.
+    A line is left unchanged unless the result is certain: "IRMÃ»" is correct Portuguese, and its "Ã»" is not an "û".
     """
     certain = False
 
@@ -211,8 +211,8 @@ def fix_mojibake(line: str) -> str:
                 line[match.start() - 1 : match.start()].islower()
                 or line[match.end() : match.end() + 1].islower()
             )
-        else:  # one letter of a far script is chance, several are not
-            # that: read wrongly twice
+        else:  # a single letter of an unrelated script may be chance, several are not
+            # a result with another such run was decoded wrongly twice
             certain |= signs or (letters and len(result) > 1) or bool(_RUN.search(result))
         return result if european or signs or len(result) > 1 else run
 
@@ -229,8 +229,8 @@ def _byte(letter: str) -> bytes:
 
 @cache
 def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
-    """Returns the repairable characters and their replacements: a space between words, else nothing."""
-    mended = [number for number, kind in _ODD.items() if kind.mends]
+    """Returns the repairable characters and their replacements: a space between words, otherwise nothing."""
+    mended = [number for number, kind in _ODD.items() if kind.fix_repairs]
     letters = list(map(chr, np.flatnonzero(np.isin(character_classes(), mended)).tolist()))
     pattern = re.compile("[" + "".join(map(re.escape, letters)) + "]")
     return pattern, {ord(letter): " " if letter.isspace() else "" for letter in letters}
@@ -239,7 +239,7 @@ def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
 def repair_line(text: str) -> tuple[str, list[str]]:
     """Returns the repaired line and the names of its faults; no names if it is unchanged."""
     kinds = []
-    while (repaired := fix_mojibake(text)) != text:  # a text may have been read wrongly twice
+    while (repaired := fix_mojibake(text)) != text:  # text may have been decoded wrongly twice
         text, kinds = repaired, [faults.MOJIBAKE.name]
     pattern, replacements = _replacements()
     odd = {_ODD[int(character_classes()[ord(letter)])].name for letter in pattern.findall(text)}

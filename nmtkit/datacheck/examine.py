@@ -69,7 +69,7 @@ def examine(
                 usual = UsualPairs.learn(sample, monolingual)
         for block in _examined(readers[name], split, usual, overlap, quick, see):
             take(block)
-            # they refer to the block, whose text the garbage collector would free much later
+            # the faults refer to the block, whose text would otherwise be freed only by the garbage collector
             block.faults.clear()
         if not split.pairs and not split.findings:
             split.find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
@@ -89,12 +89,14 @@ def _examined(
     quick: bool,
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
-    # of each block with some: the first pair, and how many there are
+    # for each block with shifted pairs: the first one, and their number
     shifts: list[tuple[FaultLocation, int]] = []
     for block in reader:
         if not isinstance(block, Block):
             split.find(
-                block.kind, first_mismatch(block) if block.counts else block.place, block.count
+                block.kind,
+                first_mismatch(block) if block.line_counts else block.location,
+                block.n_lines,
             )
             continue
         _find_formats(block, split)
@@ -150,7 +152,7 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
     """Adds the faults of a block to the findings, counting a pair once per kind."""
     by_kind: dict[str, list[BlockFaults]] = {}
     for fault in block.faults:
-        if fault.kind is not HELD_OUT:  # it counts in the split that it harms, valid or test
+        if fault.kind is not HELD_OUT:  # it counts in the split that it harms (valid or test)
             by_kind.setdefault(fault.kind.name, []).append(fault)
     for name, same_kind in by_kind.items():
         finding = split.findings.setdefault(name, Finding(same_kind[0].kind))
@@ -158,12 +160,12 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
         finding.count += len(rows)
         for row in rows[: MAX_EXAMPLES - len(finding.places)].tolist():
             finding.places.append(
-                next(fault.place(row) for fault in same_kind if row in fault.rows)
+                next(fault.locate(row) for fault in same_kind if row in fault.rows)
             )
 
 
 class Overlap:
-    """Duplicate pairs: within a split, of valid and test in train, and of test in valid.
+    """Finds duplicate pairs: within a split, validation and test pairs in train, and test pairs in valid.
 
     Train must come last. Memory: a `HashSet` for the training pairs; about 40 bytes per pair of the
     other splits.
@@ -172,7 +174,7 @@ class Overlap:
     def __init__(self, train: str) -> None:
         self._train = train
         self._pairs = defaultdict[str, HashSet](HashSet)
-        # Of the other splits: all pairs, and which are usable; and what is looked up in train.
+        # For the other splits: all pairs, which of them are usable, and the keys looked up in train.
         self._others = defaultdict[str, list[tuple[PairHashes, Mask]]](list)
         self._sought_pairs, self._sought_sources = SoughtHashes(), SoughtHashes()
 
@@ -182,8 +184,8 @@ class Overlap:
         if of_train or block.tgt is not None:
             block.add(faults.DUPLICATE, rows[self._pairs[block.split].add(hashes.pairs[rows])])
         if of_train:
-            self._sought_sources.lookup(hashes.src[rows])
-            block.add(HELD_OUT, rows[self._sought_pairs.lookup(hashes.pairs[rows])])
+            self._sought_sources.mark_matches(hashes.src[rows])
+            block.add(HELD_OUT, rows[self._sought_pairs.mark_matches(hashes.pairs[rows])])
         else:
             self._others[block.split].append((hashes, usable))
             self._sought_sources.add(hashes.src)

@@ -23,7 +23,7 @@ class Finding:
     count: int = 0
     """Number of pairs (counted once even if both sides have the fault), or lines for faults of whole files."""
     places: list[FaultLocation] = field(default_factory=list)
-    """Places of the first few."""
+    """Places of the first few faults."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Side:
     unknown: int = 0
     """Out-of-vocabulary tokens."""
     copyable: int = 0
-    """Out-of-vocabulary target tokens that occur in their source, so a copying model can write them."""
+    """Out-of-vocabulary target tokens that occur in their source, so a copying model can generate them."""
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
@@ -55,7 +55,7 @@ class SplitDiagnosis:
     """The findings and statistics of one split."""
 
     name: str
-    """"train", "valid", "test"; or "data" for files without a recipe."""
+    """Name of the split: "train", "valid" or "test", or "data" for files without a recipe."""
     pairs: int = 0
     """Number of line pairs."""
     src: Side = field(default_factory=Side)
@@ -64,7 +64,7 @@ class SplitDiagnosis:
     columns: tuple[str, ...] = TEXT_COLUMNS
     """The columns of the sides."""
     ratios: Counter[int] = field(default_factory=Counter)
-    """Pairs by target words per source word in tenths (key 12: 1.2 to 1.3)."""
+    """Number of pairs by target words per source word, in tenths (key 12 means 1.2 to 1.3)."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by the name of their kind."""
 

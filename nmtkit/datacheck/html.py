@@ -59,7 +59,7 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
                 "remedy": finding.kind.remedy,
                 "note": report.remedy_note(finding, split),
                 "places": [
-                    # The example in pieces; every other piece stands for an invisible character.
+                    # Splits the example into pieces; every other piece represents an invisible character.
                     (
                         report.place_name(one, names),
                         one.text,

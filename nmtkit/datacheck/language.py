@@ -1,4 +1,4 @@
-"""The script and the language of lines.
+"""Detects the script and the language of lines.
 
 Languages are identified by py3langid, a fork of langid.py (Lui and Baldwin 2012, "langid.py: An
 Off-the-shelf Language Identification Tool"): naive Bayes over byte n-grams for about 140 languages,
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 MIN_SCRIPT_SHARE = 0.02
 """A script with at least this share of a side's letters belongs to the side."""
 MIN_FOREIGN_LETTERS, MIN_LATIN_LETTERS = 3, 25
-"""Minimum letters of a foreign script: fewer are a symbol or an initial; fewer Latin letters are a name or a term."""
+"""Minimum letters of a foreign script; fewer may be a symbol or an initial, or in Latin script a name or a term."""
 
 # Languages. The margins were measured on public corpora, and on the declaration of human rights in 530 languages.
 NO_LANGUAGE = "zxx"
 """Code for text without language, such as numbers."""
 MIN_LINES = 50
-"""Minimum lines for learning the language of a side."""
+"""Minimum number of lines for learning the language of a side."""
 MIN_LETTERS = 10
 """Lines with fewer letters are names or single words and are not examined."""
 EXAMINED_CHARACTERS = 300
 """Number of examined characters at the beginning of a line; whole articles would take milliseconds."""
 MARGIN, MARGIN_PER_CHARACTER = 15.0, 0.5
-"""Margin in nats by which another language must beat the side's: the larger of the two. The second
+"""Margins in nats by which another language must beat the language of the side; the larger one applies. The second
 excludes lines with foreign names and quotations, and most lines in unsupported languages.
 """
 SWAPPED_MARGIN = 5.0
@@ -132,8 +132,8 @@ class Languages:
             return
         common = ", ".join(code for code, _ in doubted.most_common(3))
         self.unclear[side] = (
-            f"{doubted.total() / len(rows):.0%} of a sample of {len(rows):,} lines seem not to be "
-            f"in the most common language, {language}, but in others: {common}"
+            f"{doubted.total() / len(rows):.0%} of a sample of {len(rows):,} lines do not seem to "
+            f"be in the most common language, {language}, but in {common}"
         )
 
     def doubts(self, texts: Mapping[str, TextArrays], count: int) -> LanguageDoubts:
@@ -157,7 +157,7 @@ class Languages:
         return bool(swapped.sum() >= MIN_SWAPPED and swapped.mean() > 0.5)
 
     def _doubts_of_side(self, side: str, text: TextArrays, count: int) -> tuple[Mask, Mask, Mask]:
-        """Returns which lines may be swapped, are in the other side's language, or in a third language."""
+        """Returns which lines may be swapped, are in the other side's language, or are in a third language."""
         may_be_swapped = np.zeros(len(text.lines), dtype=bool)
         other_side = np.zeros_like(may_be_swapped)
         third = np.zeros_like(may_be_swapped)
@@ -169,7 +169,7 @@ class Languages:
             line = text.lines[row]
             best, _ = self._identifier.classify(line[:EXAMINED_CHARACTERS])
             if best in (language, NO_LANGUAGE):
-                continue  # as nearly all lines, so that they need not be ranked, which takes longer
+                continue  # true for nearly all lines, which need not be ranked then (ranking takes longer)
             scores = self._scores(line)
             required = _required_margin(line)
             is_doubted = scores[best] - scores[language] > required

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.text.faults import FaultLocation, FileFault, RowIndices, excerpt
-from nmtkit.data.text.files.lines import BLOCK_LINES, read_lines_lenient
+from nmtkit.data.text.files.text_file import BLOCK_LINES, read_lines_lenient
 from nmtkit.datacheck.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
@@ -26,17 +26,17 @@ SAME_MARK_RATE = 0.9
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
 """Scores of equal and different numbers in nats."""
 
-# In files of equally many lines.
+# For files with the same number of lines.
 WINDOWS, SURE_WITHIN = (48, 256), 30.0
 """Pairs per window, and the margin in nats by which a shift must be better over it."""
 SHIFTS = (-3, -2, -1, 1, 2, 3)
 """The shifts that are tried."""
 
-# In files that differ in their number of lines.
+# For files with different numbers of lines.
 MAX_SHIFT = 8
 """Range of shifts tried around zero and around the difference of the line counts."""
 MAX_DIFFERENCE = 100_000
-"""Maximum tried difference of line counts; more lines are not missing in one place."""
+"""Maximum difference of line counts that is tried; more lines are unlikely to be missing in one place."""
 WINDOW, LASTING, SURE = 64, 1024, 15.0
 """Pairs per window, pairs after it, and the margin in nats required over each of them. In sorted
 files a shift may be better over a window alone, because neighbouring lines are similar.
@@ -132,7 +132,7 @@ def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
         better = np.array([_gains(plain, other, window) for other in others])
         starts = np.flatnonzero(better.max(axis=0) > SURE_WITHIN)
         best = better.argmax(axis=0)[starts]
-        # Windows that follow each other and show the same shift are one stretch; its edges hold good pairs as well.
+        # Adjacent windows with the same shift form one stretch, whose ends also contain correct pairs.
         cuts = np.flatnonzero((np.diff(starts) > 1) | (np.diff(best) != 0)) + 1
         for stretch, which in zip(np.split(starts, cuts), np.split(best, cuts), strict=True):
             if len(stretch):
@@ -164,7 +164,7 @@ class _Tape:
     def __init__(self, path: str) -> None:
         self._lines = read_lines_lenient(path)
         self.start = 0
-        """First line of the span, from 0."""
+        """First line of the span, counted from 0."""
         self.features = np.empty((0, 3))
 
     def move(self, start: int, end: int) -> None:
@@ -183,26 +183,27 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
 
     Reads both files again, keeping a span of lines as long as the difference in memory.
     """
-    assert fault.counts is not None
-    (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
+    assert fault.line_counts is not None
+    src_path, tgt_path = fault.location.file, fault.target_file
+    src_count, tgt_count = fault.line_counts
     line, sure = _first_shifted(src_path, tgt_path, src_count, tgt_count)
-    text = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}; "
+    text = f"{src_count:,} lines here, but {tgt_count:,} in {tgt_path}; "
     if line is None:
         line = min(src_count, tgt_count)
-        text += "they may match up to the end of the shorter file"
+        text += "the lines may match up to the end of the shorter file"
     else:
         lines = (
             next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path)
         )
         pair = " ||| ".join(excerpt(text, width=LINE_WIDTH) for text in lines)
-        text += f"they {'' if sure else 'perhaps '}diverge near line {line + 1:,}: {pair}"
+        text += f"the files {'' if sure else 'perhaps '}diverge near line {line + 1:,}: {pair}"
     return FaultLocation(src_path, line + 1, text=text)
 
 
 def _first_shifted(
     src_path: str, tgt_path: str, src_count: int, tgt_count: int
 ) -> tuple[int | None, bool]:
-    """Returns the line (from 0) after which a shift scores better, and whether this is certain."""
+    """Returns the line (counted from 0) after which a shift scores better, and whether this is certain."""
     src, tgt = _Tape(src_path), _Tape(tgt_path)
     difference = tgt_count - src_count
     centres = {0, difference if abs(difference) <= MAX_DIFFERENCE else 0}
@@ -211,7 +212,7 @@ def _first_shifted(
     )
     low, high = min(shifts), max(shifts)
     scorer: PairScorer | None = None
-    # of no shift over the whole difference, summed up to here; and the most of it so far
+    # gain of no shift over a shift by the whole difference: the sum so far, and its maximum
     ahead = best = 0.0
     best_line = 0
     for first in range(0, src_count if tgt_count else 0, BLOCK_LINES):
@@ -229,11 +230,11 @@ def _first_shifted(
         starts = [_first_lasting(plain, shifted) for shifted in others]
         start = min((place for place in starts if place is not None), default=None)
         if start is not None:
-            # Several shifts may be better there, if they are much alike.
+            # Several shifts may be better in this window if lines are similar.
             best_shift = max(
                 others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum())
             )
-            # Near the window that shows it: no shift is better up to that line.
+            # The line is near this window; up to that line, no shift scores better.
             around = slice(max(0, start - WINDOW), start + WINDOW)
             better_until = np.concatenate([[0.0], np.cumsum((plain - best_shift)[around])])
             return begin + around.start + int(better_until.argmax()), True
@@ -243,7 +244,7 @@ def _first_shifted(
             if len(sums) and sums.max() > best:
                 best, best_line = float(sums.max()), first + int(sums.argmax()) + 1
             ahead = float(sums[-1])
-    # From the best line on the shift by the whole difference is better by so much.
+    # From the best line on, the shift by the whole difference is better by this margin.
     return (
         (best_line, False)
         if best - ahead > MIN_GAIN and best_line < min(src_count, tgt_count)
@@ -252,7 +253,7 @@ def _first_shifted(
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:
-    """Returns the first pair of the first window from which on a shift stays better."""
+    """Returns the first pair of the first window from which a shift remains better."""
     total = np.concatenate([[0.0], np.cumsum(shifted - plain)])
     starts = np.arange(max(0, len(plain) - WINDOW + 1))
     after = starts + WINDOW

@@ -20,13 +20,13 @@ from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.language import Languages, in_foreign_script, main_scripts
 
 SAMPLE_PAIRS, SAMPLE_CHARACTERS = 20_000, 8_000_000
-"""Approximate size of a sample: in pairs, and in characters where texts are long."""
+"""Approximate size of a sample in pairs, and in characters for long texts."""
 LANGUAGE_SAMPLE = 1000
 """Maximum number of pairs for learning languages."""
 MIN_PAIRS = 50
 """Minimum number of pairs for learning anything."""
 ADDED_CHARACTERS = 15
-"""Characters added to both lengths before comparison: "Yes." may have 10 characters in another language."""
+"""Number of characters added to both lengths before comparison: a translation of "Yes." may have 10 characters."""
 MIN_RATIO_FACTOR, MAX_DEVIATIONS = 3.5, 6.0
 """A length ratio is a fault if it differs from the median by this factor and this many standard deviations."""
 MAX_RATIO = 12.0
@@ -38,7 +38,7 @@ many characters.
 DEFAULT_LONGEST = 10 * MIN_LENGTH
 """Maximum characters per line if there are too few lines to learn it."""
 MIN_IDENTICAL_WORDS = 3
-"""Minimum words of equal sides for a fault; shorter ones may be names, numbers or "OK"."""
+"""Minimum number of words for which equal sides are a fault; shorter lines may be names, numbers or "OK"."""
 LONG_SOURCE, SHORT_SHARE = 60, 0.15
 """A one-word target is nearly empty if its source has this many characters, and if it has less than
 this share of the expected characters.
@@ -87,7 +87,7 @@ class UsualPairs:
             log_ratios = _log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)]
             if len(log_ratios) >= MIN_PAIRS:
                 log_ratio = float(np.median(log_ratios))
-                # As of a normal distribution, but not moved by a few outliers.
+                # The standard deviation of a normal distribution with this spread, which a few outliers do not affect.
                 deviation = 1.4826 * float(np.median(np.abs(log_ratios - log_ratio)))
                 max_deviation = max(float(np.log(MIN_RATIO_FACTOR)), MAX_DEVIATIONS * deviation)
         languages = None
@@ -149,7 +149,7 @@ def examine_pairs(
         language_pairs: number of leading pairs whose languages are examined.
 
     Returns:
-        `(n,)`: whether a pair is readable and has no empty side.
+        Whether each pair is readable and has no empty side, `(n,)`.
     """
 
     def add(kind: FaultKind, mask: Mask, side: str = "") -> None:
@@ -193,7 +193,7 @@ def examine_pairs(
     for side, text in texts.items():
         other_script = in_foreign_script(text, usual.scripts[side]) & ~swapped
         right_script = usable & ~identical & ~other_script
-        add(faults.SCRIPT, usable & other_script, side)
-        add(faults.LANGUAGE, right_script & other_side[side], side)
-        add(faults.FOREIGN, right_script & third[side], side)
+        add(faults.OTHER_SCRIPT, usable & other_script, side)
+        add(faults.OTHER_SIDES_LANGUAGE, right_script & other_side[side], side)
+        add(faults.FOREIGN_LANGUAGE, right_script & third[side], side)
     return usable

@@ -26,7 +26,6 @@ from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, SplitFiles
 from nmtkit.data.text.faults import LINE_ENDS
 from nmtkit.data.text.files.encodings import EncodingGuess
 from nmtkit.data.text.files.json_records import set_field
-from nmtkit.data.text.files.lines import file_encoding
 from nmtkit.data.text.files.names import (
     given_encoding,
     is_tmx,
@@ -34,6 +33,7 @@ from nmtkit.data.text.files.names import (
     text_path,
     without_compression_end,
 )
+from nmtkit.data.text.files.text_file import encoding_evidence
 from nmtkit.data.text.reading import SplitReader
 from nmtkit.datacheck.characters import repair_line
 from nmtkit.datacheck.examine import examine
@@ -52,7 +52,7 @@ class RepairedSplit:
     """The result of a split."""
 
     files: SplitFiles
-    """Its new files with paths relative to the new folder; the old files if it was rejected."""
+    """The new files, with paths relative to the new folder; the old files if the split was rejected."""
     kept: int = 0
     """Number of written pairs."""
     dropped: Counter[str] = field(default_factory=Counter)
@@ -62,13 +62,13 @@ class RepairedSplit:
     converted: dict[str, EncodingGuess] = field(default_factory=dict)
     """Old files converted to UTF-8, with their encodings."""
     refused: str = ""
-    """The reason why it was not written."""
+    """The reason why the split was not written."""
 
 
 def require_new(out: Path) -> None:
     """Rejects a folder that contains files."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise NmtkitError(f"{out}: already exists and is not overwritten; name another folder")
+        raise NmtkitError(f"{out}: already exists and will not be overwritten; use another folder")
 
 
 def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingGuess]:
@@ -80,7 +80,7 @@ def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingG
                 is_named = bool(files.encoding_of(path) or given_encoding(path))
                 if kind == "features" or path in guesses or is_named or is_tmx(path):
                     continue
-                guess = file_encoding(path).guess()
+                guess = encoding_evidence(path).guess()
                 if guess is not None:
                     guesses[path] = guess
     return guesses
@@ -103,7 +103,7 @@ def repair(
     names = _new_names(
         path for files in splits.values() for kind in FILE_KINDS for path in getattr(files, kind)
     )
-    with write_errors(out), new_folder(out, "name another folder") as folder, ExitStack() as stack:
+    with write_errors(out), new_folder(out, "use another folder") as folder, ExitStack() as stack:
         writers = {
             name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()
         }
@@ -186,9 +186,11 @@ class SplitWriter:
         log = TemporaryFile("w+", dir=folder, encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
         self._log = stack.enter_context(log)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
-        # faults and original text of mended pairs
+        # faults and original text of repaired pairs
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}
-        self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
+        self._lost: dict[
+            int, str
+        ] = {}  # pairs whose alignment links would no longer fit after a repair
         new: dict[str, object] = {"encoding": ""}
         if files.stories:
             new |= {
@@ -204,12 +206,13 @@ class SplitWriter:
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
             self.done.refused = (
-                "it has features, which cannot be cleaned line by line; clean its text separately"
+                "this split has features, which cannot be cleaned line by line; clean the text "
+                "separately"
             )
         if files.stories and files.weights:
             self.done.refused = (
-                "its story folders have weights, but all would become one file; clean each folder "
-                "separately"
+                "the story folders have weights, but would be merged into one file; clean each "
+                "folder separately"
             )
         for position in range(SplitReader(split, files).parts):  # a file without lines has no block
             self._open_outputs(position)
@@ -238,7 +241,7 @@ class SplitWriter:
         if any(
             len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS
         ):
-            refusals.append("files differ in their number of lines")  # `finish` tells the place
+            refusals.append("files differ in their number of lines")  # `finish` reports the place
         if refusals and not self.done.refused:
             self.done.refused = refusals[0]
         if self.done.refused:
@@ -267,7 +270,9 @@ class SplitWriter:
         self._opened.close()
         for finding in diagnosis.findings.values():
             kind = finding.kind
-            if kind.severity == "error" and not (drops_pairs(kind, self._split) or kind.mends):
+            if kind.severity == "error" and not (
+                drops_pairs(kind, self._split) or kind.fix_repairs
+            ):
                 first = finding.places[0]
                 self.done.refused = f"{first.file}, line {first.line}: {kind.title}. {kind.remedy}"
         if self.done.refused:
@@ -283,7 +288,7 @@ class SplitWriter:
 
     def _open_outputs(self, position: int) -> None:
         """Opens the new files for an old file or pair of files."""
-        self._opened.close()  # also what lies below a gzip file, which that leaves open
+        self._opened.close()  # also closes the underlying file, which a gzip file leaves open
         self._outputs, self._position = {}, position
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
@@ -292,7 +297,7 @@ class SplitWriter:
     def _open(self, path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         raw = self._opened.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
-        # Without a name and a time in its head, so that equal text makes equal files.
+        # The header has no name and time, so that equal text makes equal files.
         file = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
         return self._opened.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
 
@@ -326,7 +331,7 @@ class SplitWriter:
         entry |= zip(block.text_columns, map(storable, before), strict=False)
         if action == "mended":
             entry |= zip((f"new_{column}" for column in block.text_columns), now, strict=False)
-        # json escapes only a part of the characters that are faults in a text.
+        # json escapes only some of the characters that are faults in text.
         line = _HIDDEN.sub(
             lambda match: f"\\u{ord(match[0]):04x}", json.dumps(entry, ensure_ascii=False)
         )
@@ -337,7 +342,7 @@ class SplitWriter:
         sides = block.texts.values()
         if self._old.jsonl:
             lines = list(block.columns["record"])
-            for row in self._before:  # the others stay as they were written
+            for row in self._before:  # the other lines stay as they were written
                 record = json.loads(lines[row])
                 for column, side in block.texts.items():
                     set_field(record, getattr(self._old, f"{column}_field"), side[row])

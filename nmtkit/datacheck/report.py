@@ -39,7 +39,7 @@ HELD_OUT_SPLITS = ("valid", "test")
 MAX_BARS = 14
 """Number of bars in a length histogram."""
 BAR_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Allowed word ranges per bar."""
+"""Allowed numbers of words per bar."""
 RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
 """Lower edges of the length-ratio bars in tenths."""
 MIN_SCRIPT_SHARE = 0.001
@@ -64,15 +64,15 @@ def _visible(letter: str) -> str:
 
 
 def storable(text: str) -> str:
-    r"""The text as a file can hold it: bytes that are not UTF-8, kept by Python as lone surrogates, become \xe9."""
+    r"""Returns the text in a form that a file can store: lone surrogates, which are non-UTF-8 bytes, become \xe9."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte
+    except UnicodeEncodeError:  # a surrogate that does not represent a byte
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def short_names(files: Iterable[str]) -> dict[str, str]:
-    """Returns short file names, without common folders, or without any if still unique."""
+    """Returns short file names: without common folders, or without any folder if they are still unique."""
     paths = list(dict.fromkeys(files))
     bases = [os.path.basename(path) for path in paths]
     if len(set(bases)) == len(paths):
@@ -128,7 +128,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]
     for split, finding in diagnosis.findings():
         first = place_name(finding.places[0], names) if finding.places else ""
         pairs = diagnosis.splits[split].pairs
-        # some are counted in lines of files
+        # some faults are counted in lines of files
         of_all = share(finding.count, pairs) if finding.count <= pairs else ""
         table.append(
             (finding.kind.severity, split, finding.kind.title, f"{finding.count:,}", of_all, first)
@@ -150,11 +150,11 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"No errors in {read}, but check {warnings} before training."
     if diagnosis.findings():
         return f"No errors and no warnings in {read}."
-    return f"No faults found in {read}."
+    return f"No problems found in {read}."
 
 
 def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
-    """Returns the number of faults and of kinds; empty if there are none."""
+    """Returns the number of faults and of their kinds as text; empty if there are none."""
     if not (count := count_of(severity, diagnosis)):
         return ""
     kinds = len(
@@ -175,7 +175,7 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
     Valid and test lose only unreadable pairs and pairs with an empty side, so that results stay
     comparable.
     """
-    return kind.drops and (
+    return kind.fix_drops and (
         split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name
     )
 
@@ -186,7 +186,7 @@ def remedy_note(finding: Finding, split: str) -> str:
         return "--fix converts it"
     if finding.kind.name == ENCODING.name:
         return "--fix converts the file or drops the line"
-    if finding.kind.mends:
+    if finding.kind.fix_repairs:
         return "--fix repairs it"
     if finding.kind.name == IN_TRAIN.name:
         return "--fix removes it from train"
@@ -199,7 +199,7 @@ class ReportTable:
 
     title: str
     columns: tuple[str, ...]
-    """Their heads."""
+    """Column headings."""
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     """A sentence that explains how to read it."""
@@ -282,7 +282,7 @@ def _ratios(ratios: Counter[int]) -> Histogram:
         "target words per source word",
         tuple(labels[shown]),
         (("pairs", heights[shown]),),
-        (f"half of the pairs are below {middle + 0.1:.1f}",),
+        (f"half of the pairs have a ratio below {middle + 0.1:.1f}",),
     )
 
 
@@ -312,13 +312,19 @@ def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
 def _split_values(split: SplitDiagnosis) -> dict[str, Any]:
     findings = []
     for finding in split.findings.values():
-        kind = {
-            key: getattr(finding.kind, key)
-            for key in ("severity", "title", "remedy", "drops", "mends")
-        }
+        kind = finding.kind
         places = [vars(place) | {"text": storable(place.text)} for place in finding.places]
         findings.append(
-            {"kind": finding.kind.name, **kind, "count": finding.count, "places": places}
+            {
+                "kind": kind.name,
+                "severity": kind.severity,
+                "title": kind.title,
+                "remedy": kind.remedy,
+                "drops": kind.fix_drops,
+                "mends": kind.fix_repairs,
+                "count": finding.count,
+                "places": places,
+            }
         )
     sides = {"src": _side_values(split.src), "tgt": _side_values(split.tgt)}
     return {"pairs": split.pairs, **sides, "ratios": _by_key(split.ratios), "findings": findings}

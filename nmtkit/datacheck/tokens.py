@@ -7,7 +7,8 @@ import numpy as np
 
 from nmtkit.core.columns import Column, ColumnType
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batches.encoding import PairEncoder, UncountedBlock, encode_blocks
+from nmtkit.data.batches.encoding import EncodedBlock, encode_blocks
+from nmtkit.data.batches.pair_encoder import PairEncoder
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
@@ -22,7 +23,7 @@ from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.report import ReportTable, share
 
 SAMPLE_PAIRS = 100_000
-"""Number of pairs for learning a tokenizer if there is none yet."""
+"""Number of pairs on which a tokenizer is trained if there is none yet."""
 
 
 @dataclass
@@ -50,10 +51,10 @@ class TokenReport:
             rows.append((name, "kept", f"{split.kept:,}", share(split.kept, split.read), ""))
         return ReportTable(
             "What preprocessing will do",
-            ("split", "pairs", "count", "share", "done"),
+            ("split", "pairs", "count", "share", "action"),
             tuple(rows),
-            "According to the recipe's data settings; a pair with several faults counts under "
-            "the first of them.",
+            "This follows the recipe's data settings. A pair with several problems is counted "
+            "only under the first of them.",
         )
 
     def _unknown(self, diagnosis: Diagnosis) -> ReportTable:
@@ -72,8 +73,8 @@ class TokenReport:
         notes = [self.tokenizer]
         called = {
             "joint": "the vocabulary",
-            "src": "source's vocabulary",
-            "tgt": "target's vocabulary",
+            "src": "the source vocabulary",
+            "tgt": "the target vocabulary",
         }
         for name, entries in self.unused_entries.items():
             unused, size = entries["unused"], entries["of"]
@@ -81,16 +82,16 @@ class TokenReport:
             notes.append(
                 f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part})."
             )
-        columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
+        columns = ("split", "side", "tokens", "per pair", "longest", "unknown", "copyable")
         note = (
             " ".join(notes)
-            + " Copyable: share of unknown target tokens that occur in their source."
+            + " Copyable is the share of unknown target tokens that occur in their source."
         )
         return ReportTable("Tokens", columns, tuple(rows), note)
 
 
 def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
-    """Returns an empty sample for `train_on_sample`, smaller if learning takes long."""
+    """Returns an empty sample for `train_on_sample`, which is smaller if training takes long."""
     most = TRAIN_LINES if config.cuts_words else SAMPLE_PAIRS
     return TokenizerSample(most, columns=columns)
 
@@ -101,10 +102,10 @@ def train_on_sample(
     files: SplitFiles,
     columns: Sequence[Column] = PAIR,
 ) -> Tokenizers:
-    """Learns a tokenizer from a sample of the files, or from all text if the sample is too small."""
+    """Trains a tokenizer on a sample of the files, or on all text if the sample is too small."""
     try:
         return learn_from_sample(config, sample)
-    except RecipeError:  # perhaps too many tokens for so little text
+    except RecipeError:  # the sample may be too small for this many tokens
         if sample.total == len(sample.examples):
             raise
         whole = TokenizerSample(TRAIN_LINES, columns=columns)
@@ -142,11 +143,11 @@ def count_tokens(
         encoder = PairEncoder(name, tokenizers, config, label_type=labels)
         walk = _SplitWalk(encoder, diagnosis.splits[name], report, used, alphabets)
         for done in encode_blocks(read_blocks(name, files), encoder, checker):
-            walk.add(done, done.add_to_report(name, checker))
+            walk.add(done, done.check_and_count(name, checker))
             progress(len(done.block))
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(
-                kind, place, report.data.splits[name].findings[kind.counted].count
+                kind, place, report.data.splits[name].findings[kind.preprocessing_name].count
             )
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
         ordinary = entries[len(SPECIALS) + len(tokenizers.config.special_tokens) :]
@@ -166,40 +167,42 @@ class _SplitWalk:
     firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)
     """First pair with each token-length fault."""
 
-    def add(self, done: UncountedBlock, stays: Mask) -> None:
+    def add(self, done: EncodedBlock, stays: Mask) -> None:
         """Counts some pairs."""
         chunk = done.chunk
         encoded = done.encoded
         findings = self.report.data.splits[self.encoder.split].findings
         for kind in (OVER_LONG, TOKEN_RATIO):
-            finding = findings.get(kind.counted)
+            finding = findings.get(kind.preprocessing_name)
             if finding is not None and kind not in self.firsts:
-                row = int(np.flatnonzero(chunk.lines == finding.first_line)[0])
-                tokens = " and ".join(str(lengths[row]) for lengths in encoded.lengths.values())
+                row = int(np.flatnonzero(chunk.line_numbers == finding.first_line)[0])
+                tokens = " and ".join(str(lengths[row]) for lengths in encoded.n_tokens.values())
                 first = next(iter(chunk.texts))
                 text = f"{tokens} tokens, {finding.action}: {chunk.texts[first][row]}"
                 self.firsts[kind] = _place(done, row, first, text)
         for side, counts in zip(
             chunk.texts, (self.diagnosis.src, self.diagnosis.tgt), strict=False
         ):
-            counts.tokens.update(encoded.lengths[side].tolist())
-            counts.unknown += int(encoded.unknown[side][stays].sum())
+            counts.tokens.update(encoded.n_tokens[side].tolist())
+            counts.unknown += int(encoded.n_unknown[side][stays].sum())
             if self.encoder.split == "train":
                 self.used[side][encoded.columns[side].where(stays).flat] = True
         if len(chunk.texts) == 2:
             src, tgt = self.encoder.tokenizers.src, self.encoder.tokenizers.tgt
-            for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
-                known = {*src.tokens(chunk.texts["src"][row])[: self.encoder.limit("src")]}
-                answer = tgt.tokens(chunk.texts["tgt"][row])[: self.encoder.limit("tgt")]
+            for row in np.flatnonzero(stays & (encoded.n_unknown["tgt"] > 0)).tolist():
+                known = {
+                    *src.tokens(chunk.texts["src"][row])[: self.encoder.truncation_limit("src")]
+                }
+                answer = tgt.tokens(chunk.texts["tgt"][row])[: self.encoder.truncation_limit("tgt")]
                 self.diagnosis.tgt.copyable += sum(
                     one in known for one in answer if one not in tgt.vocabulary
                 )
-        # reading them tells what is wrong with them
+        # reading these files reports what is wrong with them
         for _ in done.block.columns.get("features", ()):
             continue
         self._characters(done)
 
-    def _characters(self, done: UncountedBlock) -> None:
+    def _characters(self, done: EncodedBlock) -> None:
         """Collects the characters of train, and finds unseen characters in the other splits."""
         places: dict[int, FaultLocation] = {}
         for side, lines in done.chunk.texts.items():
@@ -211,7 +214,7 @@ class _SplitWalk:
             for row, text in enumerate(lines) if new else ():
                 if here := [c for c in dict.fromkeys(text) if c in new]:
                     places.setdefault(row, _place(done, row, side, f"{' '.join(here)} in: {text}"))
-        for row in sorted(places):  # each pair once, though both its sides may have some
+        for row in sorted(places):  # each pair once, even if both sides contain unseen characters
             self.diagnosis.find(UNSEEN, places[row])
 
     def _is_known(self, character: str, known: set[str]) -> bool:
@@ -223,7 +226,7 @@ class _SplitWalk:
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
 
-def _place(done: UncountedBlock, row: int, side: str, text: str) -> FaultLocation:
+def _place(done: EncodedBlock, row: int, side: str, text: str) -> FaultLocation:
     """Returns a pair's line number in its own file."""
     of_block = int(np.flatnonzero(done.decisions.keep)[row])
     position = "src" if side == done.block.text_columns[0] else "tgt"

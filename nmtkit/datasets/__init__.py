@@ -1,1 +1,1 @@
-"""Public corpora by name: the catalogue, and code to fetch, unpack, read, filter, split and write them."""
+"""The catalogue of public corpora, and code to fetch, unpack, read, filter, split and write them."""

@@ -43,7 +43,7 @@ DAMAGE_ERRORS = (
 )
 """Exceptions of the standard library for damaged or encrypted archives and unknown compression methods."""
 MAX_BYTES = 200 << 30
-"""Maximum uncompressed bytes of all members of an archive."""
+"""Maximum total size in bytes of the uncompressed members of an archive."""
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
 """Maximum uncompressed bytes per compressed byte; about 10 for text, more than 1000 for zip bombs."""
@@ -117,32 +117,42 @@ class _Budget:
     def spend(self, count: int) -> None:
         self.bytes_out += count
         if self.bytes_out > MAX_BYTES:
-            raise DataError(f"{self.path}: unpacks to more than {MAX_BYTES:,} bytes; rejected")
+            raise DataError(
+                f"{self.path}: unpacks to more than {MAX_BYTES:,} bytes; the archive was rejected"
+            )
         if self.bytes_out > self.most:
             raise DataError(
                 f"{self.path}: unpacks to more than {MAX_RATIO} bytes per compressed byte, like "
-                "a zip bomb; rejected"
+                "a zip bomb; the archive was rejected"
             )
 
     def enter(self, name: str, is_folder: bool, is_plain: bool) -> str:
         """Counts a member; returns its normalized name."""
         self.count += 1
         if self.count > MAX_MEMBERS:
-            raise DataError(f"{self.path}: more than {MAX_MEMBERS:,} members; rejected")
+            raise DataError(
+                f"{self.path}: has more than {MAX_MEMBERS:,} members; the archive was rejected"
+            )
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or re.match(r"/|[A-Za-z]:|.*[\\\x00-\x1f]", name, re.DOTALL):
-            raise DataError(f"{self.path}: unsafe member name {name!r}; rejected")
+            raise DataError(
+                f"{self.path}: has a member with the unsafe name {name!r}; the archive was rejected"
+            )
         normalized = "/".join(parts)
         if not is_folder:
             if not is_plain:
                 raise DataError(
                     f"{self.path}: member {name!r} is a link or a device, not a regular file; "
-                    "rejected"
+                    "the archive was rejected"
                 )
             if not normalized or normalized in self.names:
                 raise DataError(
                     f"{self.path}: "
-                    + (f"two members named {name!r}" if parts else "a member without a name")
+                    + (
+                        f"has two members named {name!r}"
+                        if parts
+                        else "has a member without a name"
+                    )
                 )
             self.names.add(normalized)
         return normalized
@@ -153,7 +163,7 @@ class _Budget:
             yield
         except DAMAGE_ERRORS as fault:
             message = (
-                f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
+                f"damaged archive ({fault or type(fault).__name__}); delete it and fetch it again"
             )
             if isinstance(fault, OSError) and fault.errno is not None:
                 message = f"cannot be read: {fault.strerror or fault}"
@@ -161,7 +171,7 @@ class _Budget:
 
 
 class _GuardedStream(io.RawIOBase):
-    """A stream with our errors; `counts` is False for part of a stream that is already counted."""
+    """A stream that raises our errors; `counts` is False for a part of a stream that is already counted."""
 
     def __init__(
         self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool
@@ -226,12 +236,12 @@ class _Header(tarfile.TarInfo):
         try:
             return super().fromtarfile(archive)
         except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as fault:  # type: ignore[attr-defined]  # not in typeshed
-            # else the archive would seem to end here
+            # otherwise the archive would seem to end here
             raise tarfile.ReadError(str(fault)) from fault
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
         if self.size > _LARGEST_HEADERS.get(self.type, self.size):
-            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+            raise tarfile.ReadError(f"a header is too large ({self.size:,} bytes)")
         header: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
         return header
 
@@ -241,7 +251,7 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
         fileobj=stream, mode="r|", tarinfo=_Header, errors="replace", encoding="utf-8"
     ) as archive:
         while (info := archive.next()) is not None:
-            vars(archive)["members"].clear()  # else it keeps them all
+            vars(archive)["members"].clear()  # otherwise tarfile keeps them all in memory
             name = budget.enter(info.name, info.isdir(), info.isreg())
             if info.isdir():
                 continue
@@ -251,4 +261,4 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
         # Reads up to the checksum of a compressed file; only zeros may follow the last member.
         while rest := stream.read(BUFFER_BYTES):
             if rest.strip(b"\0"):
-                raise tarfile.ReadError("data after its end")
+                raise tarfile.ReadError("there is data after the end")

@@ -53,11 +53,11 @@ class Parameter(Settings):
     """The values of a placeholder in a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values with the publisher's names for them. If both are the same, write a list instead of the parameter."""
+    """The values, with the publisher's names for them. If both are the same, list only the values."""
     example: str = ""
-    """Without values: a working example for the list of corpora."""
+    """A working example for the list of corpora; required without `values`."""
     pattern: str = r"[A-Za-z0-9_.]+"
-    """Without values: the regular expression that a value must match."""
+    """Regular expression that a value must match; only without `values`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +69,7 @@ class Parameter(Settings):
     @model_validator(mode="after")
     def _has_one(self) -> "Parameter":
         if not self.values and not self.example:
-            raise ValueError("list its `values`, or give an `example` if any value is valid")
+            raise ValueError("list the `values`, or give an `example` if any value is valid")
         return self
 
 
@@ -80,33 +80,35 @@ class FilterConfig(Settings):
     """
 
     min_words: int = Field(default=1, ge=0)
-    """Minimum words per side."""
+    """Minimum number of words per side."""
     max_words: int | None = Field(default=None, ge=1)
-    """Maximum words per side; default: no limit."""
+    """Maximum number of words per side. Default: no limit."""
     max_ratio: float | None = Field(default=None, gt=1.0)
-    """Maximum words of one side per word of the other; default: no limit."""
+    """Maximum number of words on one side per word on the other. Default: no limit."""
     min_letter_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Minimum share of letters and combining marks in a side's characters, excluding white space."""
+    """Minimum share of letters and combining marks among the characters of a side, without white space."""
     keep_identical: bool = True
-    """Keep pairs whose sides are equal."""
+    """Whether to keep pairs whose two sides are equal."""
     keep_duplicates: bool = False
-    """Keep repeated pairs."""
+    """Whether to keep repetitions of a pair."""
 
 
 class SplitConfig(Settings):
     """How to split pairs if the corpus has no splits of its own; groups of pairs are never divided."""
 
     valid: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the groups for validation."""
+    """Share of the groups that is used for validation."""
     test: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the groups for testing."""
+    """Share of the groups that is used for testing."""
     max_pairs: int | None = Field(default=None, ge=1)
-    """Maximum number of validation and of test pairs; the rest goes to train. Default: no limit."""
+    """Maximum number of validation pairs and of test pairs; the rest are used for training. Default: no limit."""
 
     @model_validator(mode="after")
     def _leave_some(self) -> "SplitConfig":
         if self.valid + self.test >= 1.0:
-            raise ValueError("valid and test leave nothing for train")
+            raise ValueError(
+                "`valid` and `test` leave nothing for training; their sum must be below 1"
+            )
         return self
 
 
@@ -124,9 +126,9 @@ class Entry(Settings):
     src: str
     """Source language code: en, de, zh_CN."""
     tgt: str
-    """Target language code; for summarization the same."""
+    """Target language code; equal to `src` for summarization."""
     size: str
-    """Number of pairs and download size, in words."""
+    """Number of pairs and download size, as text."""
     licence: str
     """Licence name and main conditions."""
     homepage: str = ""
@@ -134,7 +136,7 @@ class Entry(Settings):
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     """Values of each placeholder of the name."""
     sources: list[AnySource] = Field(min_length=1)
-    """Sources of its files, in the order that the reader expects."""
+    """Sources of the files, in the order that the reader expects."""
     read: AnyReader
     """How to read pairs from the files."""
     filter: FilterConfig = FilterConfig()
@@ -142,14 +144,16 @@ class Entry(Settings):
     split: SplitConfig = SplitConfig()
     """How to split the pairs."""
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
-    """Published number of pairs in its own splits before filtering. A different number causes a warning."""
+    """Published number of pairs in the corpus's own splits before filtering. A different number causes a warning."""
     recipe: Name = ""
-    """Name of nmtkit's recipe for this corpus; without one, a preset is chosen by size."""
+    """Name of nmtkit's recipe for this corpus. Default: a preset is chosen by size."""
 
     @model_validator(mode="after")
     def _two_languages(self) -> "Entry":
         if self.src == self.tgt and not TASKS.get(self.task).monolingual:
-            raise ValueError(f"source and target are the same language, {self.src!r}")
+            raise ValueError(
+                f"source and target are the same language ({self.src!r}); use two languages"
+            )
         return self
 
 
@@ -175,7 +179,7 @@ class Catalogue:
 
     def __init__(self, extra: Path | None = None) -> None:
         own, given = _own_templates(), _templates(extra) if extra else {}
-        # the user's come first: a name may also belong to a family of ours
+        # the user's entries come first, because a name may also match one of our families
         self._templates = {**given, **own, **given}
 
     def names(self) -> list[str]:
@@ -202,8 +206,8 @@ class Catalogue:
             if values is not None:
                 if not is_valid_name(name):
                     raise RecipeError(
-                        f"{name!r} is not a valid corpus name, because its folder would have "
-                        "that name"
+                        f"{name!r} is not a valid corpus name, because it cannot be the name "
+                        "of a folder"
                     )
                 if "src" in values and values["src"] == values.get("tgt"):
                     raise RecipeError(
@@ -230,7 +234,7 @@ class Catalogue:
 
 def _templates(path: Path) -> dict[str, _Template]:
     data, places = load_yaml(path)
-    # A name that is no text, as 1.5 or null, has no place of its own.
+    # A name that is not a string, such as 1.5 or null, has no recorded place.
     return {
         name: _template(name, given, places, places.get((name,), str(path)))
         for name, given in data.items()
@@ -248,13 +252,13 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
         raise RecipeError(f"{where}: expected the settings of a corpus under `{name}:`")
     if not isinstance(name, str) or not is_valid_name(PLACEHOLDER.sub("x", name)):
         raise RecipeError(
-            f"{where}: {shorten(repr(name))} is not a valid corpus name: a folder name with {{placeholders}}"
+            f"{where}: {shorten(repr(name))} is not a valid corpus name; use a folder name, which "
+            f"may contain {{placeholders}}"
         )
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
         raise RecipeError(
-            f"{where}: `parameters` must define the values of every placeholder of the name, "
-            "and no others"
+            f"{where}: `parameters` must define exactly the placeholders that occur in the name"
         )
     return _Template(
         data, places, {key: parse(Parameter, value, where) for key, value in given.items()}
@@ -306,6 +310,7 @@ def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
     unknown = sorted(set(PLACEHOLDER.findall(data)) - known.keys())
     if unknown:
         raise RecipeError(
-            f"{where}: unknown placeholder {{{unknown[0]}}} in {data!r}: {suggest_names(unknown[0], known)}"
+            f"{where}: unknown placeholder {{{unknown[0]}}} in {data!r}: "
+            f"{suggest_names(unknown[0], known)}"
         )
     return PLACEHOLDER.sub(lambda match: known[match[1]], data)

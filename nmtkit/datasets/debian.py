@@ -1,7 +1,7 @@
 """Files of a Debian release from a mirror: the package index, translated package descriptions, and packages.
 
 The release file lists the checksum of every index, and the package index the checksum of every
-package. So a corpus depends only on the release, not on the machine or its apt.
+package. So a corpus depends only on the release, not on the machine or its apt configuration.
 """
 
 import os
@@ -53,7 +53,8 @@ class _ReleaseSource(CorpusSource):
         address = os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
         if not address:
             raise DataError(
-                f"{self.label()}: no Debian mirror in apt's configuration; set NMTKIT_DEBIAN_MIRROR"
+                f"{self.label()}: found no Debian mirror in apt's configuration; set "
+                "NMTKIT_DEBIAN_MIRROR"
             )
         return address.rstrip("/")
 
@@ -66,9 +67,9 @@ class _ReleaseSource(CorpusSource):
             facts = release.path.read_text("utf-8").split("\n")
             rows = (line.split() for line in facts if line[:1] == " ")
             checksums = {name: (sha, int(size)) for sha, size, name in rows}
-        except ValueError:  # a page of a network that asks to log in
+        except ValueError:  # for example a login page of the network
             raise DataError(
-                f"{release.path}: not Debian's list of checksums; delete it and fetch again"
+                f"{release.path}: this is not Debian's list of checksums; delete it and fetch the corpus again"
             ) from None
         version = "".join(
             line.removeprefix("Version: ") for line in facts if line.startswith("Version: ")
@@ -77,7 +78,9 @@ class _ReleaseSource(CorpusSource):
         for stem in names:
             name = next((stem + end for end in (".xz", ".bz2") if stem + end in checksums), None)
             if name is None:
-                raise DataError(f"Debian {RELEASE} has no {stem}")
+                raise DataError(
+                    f"Debian {RELEASE} has no index {stem}; check the languages of the corpus"
+                )
             sha, size = checksums[name]
             folder, _, file = name.rpartition("/")
             source = UrlSource(
@@ -108,7 +111,9 @@ class DebianPackage(_ReleaseSource):
                 url, size = f"{self._mirror()}/{stanza['Filename']}", int(stanza["Size"])
                 files = UrlSource(url=url, sha256=stanza["SHA256"], size=size).obtain(context)
                 return [replace(one, version=stanza["Version"]) for one in files]
-        raise DataError(f"Debian {RELEASE} has no package {self.package}")
+        raise DataError(
+            f"Debian {RELEASE} has no package {self.package}; correct the name in the entry"
+        )
 
 
 class DebianIndexes(_ReleaseSource):
@@ -132,7 +137,7 @@ class DebianIndexes(_ReleaseSource):
 
 
 def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yields the stanzas of an index with the given fields; joins continuation lines with line feeds."""
+    """Yields the stanzas of an index with the given fields; joins continuation lines with newlines."""
     stanza: dict[str, str] = {}
     name = ""
     [index] = members(path)
@@ -159,12 +164,12 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields path and content of the regular files of a package without writing to disk."""
+    """Yields the path and content of each regular file of a package, without writing to disk."""
     try:
         with deb.open("rb") as file:
             if file.read(8) != b"!<arch>\n":
-                raise tarfile.ReadError("not an ar archive")
-            # of ar: name (16 bytes), time, owner, group, mode, size (10), 2 bytes
+                raise tarfile.ReadError("this is not an ar archive")
+            # ar header: name (16 bytes), time, owner, group, mode, size (10 bytes), 2 bytes
             while header := file.read(60):
                 size = int(header[48:58])
                 if file.tell() + size > deb.stat().st_size:
@@ -174,13 +179,16 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                         for member in filter(tarfile.TarInfo.isreg, tar):
                             if member.size > MAX_FILE_BYTES:
                                 raise tarfile.ReadError(
-                                    f"{member.name} has {member.size} bytes, too large for a page"
+                                    f"{member.name} is too large for a manual page "
+                                    f"({member.size:,} bytes)"
                                 )
-                            yield member.name.removeprefix("./"), tar.extractfile(member).read()  # type: ignore[union-attr]
+                            content = tar.extractfile(member)
+                            assert content is not None  # true for all regular files
+                            yield member.name.removeprefix("./"), content.read()
                     return
                 file.seek(size + size % 2, 1)
             raise tarfile.ReadError("it contains no data")
     except (*DAMAGE_ERRORS, ValueError) as fault:
         raise DataError(
-            f"{deb}: not a complete package: {fault}; delete it and fetch again"
+            f"{deb}: incomplete or damaged package ({fault}); delete it and fetch the corpus again"
         ) from fault

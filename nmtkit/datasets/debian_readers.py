@@ -42,7 +42,7 @@ class Description:
 class DebianDescriptions(Reader):
     """Summaries and paragraphs of package descriptions in two languages, grouped by package family.
 
-    Paragraphs are paired if both languages have equally many, and so are list items. Text is
+    Paragraphs are paired if both languages have the same number of them, and so are list items. Text is
     unwrapped, and list markers are removed.
     """
 
@@ -75,7 +75,7 @@ class DebianDescriptions(Reader):
 
 
 MIN_DESCRIPTION_WORDS = 15
-"""Minimum words of a long description to summarize."""
+"""Minimum number of words in a long description that is used for summarization."""
 
 
 class DebianSummaries(Reader):
@@ -162,7 +162,7 @@ def _families(files: Sequence[Path]) -> Callable[[str], str]:
         if path.name.startswith("Packages"):
             for stanza in stanzas(path, ("Package", "Source")):
                 name = stanza.get("Package", "")
-                # The version of a source is in brackets where it differs.
+                # The version of a source follows in brackets if it differs.
                 families.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
     return lambda package: families.get(package) or family(package)
 
@@ -171,7 +171,7 @@ def _of_language(files: Sequence[Path], language: str) -> list[Path]:
     indexes = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
     if not indexes:
         raise DataError(
-            f"no source of the corpus has package descriptions in {language!r}; add the "
+            f"no source of the corpus has package descriptions in {language!r}; add this "
             "language to `languages`"
         )
     return indexes
@@ -222,7 +222,7 @@ def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
             try:
                 html = data.decode("utf-8")
             except UnicodeDecodeError as fault:
-                raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
+                raise DataError(f"{deb}: {path} is not valid UTF-8 (byte {fault.start})") from fault
             yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
     if not has_pages:
         raise DataError(
@@ -268,7 +268,7 @@ class _PageParser(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.texts: dict[str, list[str]] = {}
         self._tag = ""
-        self._open: list[_Span] = []  # the block and the spans in it, the innermost last
+        self._open: list[_Span] = []  # the block and its open spans, the innermost last
 
     @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -26,9 +26,9 @@ TIMEOUT = (20.0, 60.0)
 MAX_REDIRECTS = 10
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 MAX_ATTEMPTS = 6
-"""Number of consecutive failed attempts without progress before giving up."""
+"""Number of consecutive failed attempts without progress after which the download is given up."""
 MAX_WAIT = 120.0
-"""Maximum pause in seconds between attempts; if a server asks for a longer one, give up."""
+"""Maximum pause in seconds between attempts; if a server asks for a longer one, the download is given up."""
 CHUNK_BYTES = 1 << 18
 
 
@@ -44,7 +44,7 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Number of bytes on disk."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     @property
@@ -58,7 +58,7 @@ class PartialFile:
         self._version.write_text(version, encoding="utf-8")
 
     def delete(self) -> None:
-        """Deletes the bytes."""
+        """Deletes the file and its version."""
         self.path.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
 
@@ -71,8 +71,8 @@ class PartialFile:
 class RetryableError(Exception):
     """A failure after which another attempt may succeed.
 
-    `wait`: the delay in seconds that the server asks for. `connected`: without a connection,
-    another attempt is made only after a recent success.
+    `wait` is the delay in seconds that the server asks for. If `connected` is False, another
+    attempt is made only after a recent success.
     """
 
     def __init__(self, why: str, wait: float | None = None, connected: bool = True) -> None:
@@ -90,7 +90,7 @@ class FetchContext:
     notify: Callable[[str], None]
     """Receives messages for the user."""
     progress: Callable[[int, int | None], None]
-    """Receives the bytes of the current file so far, and its size if known."""
+    """Receives the number of bytes of the current file so far, and its size if known."""
     count: Callable[[int], None] = lambda pairs: None
     """Receives the number of pairs written so far."""
     sleep: Callable[[float], None] = time.sleep
@@ -106,7 +106,7 @@ def download(
     `sha256` and `size` (in bytes) are the expected values; an empty checksum accepts any file.
     """
     with requests.Session() as session, write_errors(target), ExitStack() as stack:
-        with suppress(OSError):  # Windows opens no folder
+        with suppress(OSError):  # Windows cannot open folders
             folder = os.open(target.parent, os.O_RDONLY)
             stack.callback(os.close, folder)
             lock_alone(folder, target.parent)
@@ -124,12 +124,12 @@ def download(
                 wait = 2.0**failures if fault.wait is None else fault.wait
                 if failures >= MAX_ATTEMPTS or wait > MAX_WAIT:
                     resumable = (
-                        f"; {part.size:,} bytes were kept, and the download will resume there"
+                        f"; the download will resume after the {part.size:,} bytes received so far"
                         if part.size
                         else ""
                     )
                     too_long = (
-                        f", and the server asks to wait {wait:.0f} seconds"
+                        f", and the server asks for a pause of {wait:.0f} seconds"
                         if wait > MAX_WAIT
                         else ""
                     )
@@ -143,9 +143,9 @@ def download(
         if sha256 and digest != sha256:
             part.delete()
             raise DataError(
-                f"{url}: unexpected file: its SHA-256 checksum is {digest}, not {sha256}. It was "
-                "deleted. Either the download was damaged (try again), or the publisher has "
-                "replaced the file"
+                f"{url}: the downloaded file has the SHA-256 checksum {digest} instead of {sha256} "
+                "and was deleted. Either the download was damaged (try again), or the publisher "
+                "has replaced the file"
             )
         part.finish()
     return digest
@@ -165,12 +165,12 @@ def _download_rest(
     with _request(session, url, start, part, context) as response:
         # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
         content_range = response.headers.get("Content-Range", "")
-        # no bytes after `start`: the part is complete, or of another file
+        # no bytes after `start`: the part is complete, or belongs to a different file
         if response.status_code == 416:
             if content_range.rpartition("/")[2] != str(part.size):
                 part.delete()
                 raise RetryableError(
-                    "the partial file does not belong to this file; starting again"
+                    "the partial download belongs to a different file; starting again"
                 )
             return file_sha256(part.path)
         version = _version(response)
@@ -200,7 +200,7 @@ def _download_rest(
                     raise _wrong_size(url, "more", size, part)
                 context.progress(done, expected)
     if expected is not None and done < expected:
-        raise RetryableError(f"the connection ended after {done:,} of {expected:,} bytes")
+        raise RetryableError(f"the connection was closed after {done:,} of {expected:,} bytes")
     return digest.hexdigest()
 
 
@@ -214,7 +214,7 @@ def _request(
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": part.version} if part.version else {}
     origin = url
-    # not by requests, which would ignore NO_PROXY and accept http after https
+    # requests would ignore NO_PROXY and accept http after https
     for _ in range(MAX_REDIRECTS + 1):
         try:
             response = session.get(
@@ -228,9 +228,14 @@ def _request(
         before, url = url, urljoin(url, response.headers["Location"])
         scheme = urlsplit(url).scheme
         if scheme not in ("http", "https") or (scheme == "http" and before.startswith("https:")):
-            raise DataError(f"{before} redirects to {url}, which is less secure; rejected")
+            raise DataError(
+                f"{before} redirects to {url}, which is less secure; the redirect was rejected"
+            )
     else:
-        raise DataError(f"{origin}: more than {MAX_REDIRECTS} redirects; rejected")
+        raise DataError(
+            f"{origin}: the server redirects more than {MAX_REDIRECTS} times; the download was "
+            "rejected"
+        )
     if response.status_code == 200 or (start and response.status_code in (206, 416)):
         return response
     response.close()
@@ -241,8 +246,8 @@ def _request(
             wait = Retry().parse_retry_after(response.headers.get("Retry-After", ""))
         raise RetryableError(status, wait)
     raise DataError(
-        f"{url}: {status}; the address may have changed: see the corpus's homepage, and put the "
-        "new address into your own catalogue (--catalogue)"
+        f"{url}: {status}; the address may have changed; look for the new one on the corpus's "
+        "homepage, and put it into your own catalogue (--catalogue)"
     )
 
 
@@ -250,11 +255,11 @@ def _body(response: requests.Response) -> Iterator[bytes]:
     try:
         yield from response.raw.stream(CHUNK_BYTES, decode_content=False)
     except (HTTPError, OSError) as fault:
-        raise RetryableError(f"the connection broke ({_root_cause(fault)})") from fault
+        raise RetryableError(f"the connection was lost ({_root_cause(fault)})") from fault
 
 
 def _version(response: requests.Response) -> str:
-    """Returns the ETag, unless it is weak (no guarantee of equal bytes), or else the modification date."""
+    """Returns the ETag, or the modification date if the ETag is weak and does not guarantee equal bytes."""
     etag = response.headers.get("ETag", "W/")
     return response.headers.get("Last-Modified", "") if etag.startswith("W/") else etag
 
@@ -262,7 +267,7 @@ def _version(response: requests.Response) -> str:
 def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataError:
     part.delete()
     return DataError(
-        f"{url}: unexpected file: it has {actual} bytes, not {size:,}; the download was deleted"
+        f"{url}: the file has {actual} bytes instead of {size:,}; the download was deleted"
     )
 
 
@@ -272,17 +277,18 @@ def _request_error(
     host, why = urlsplit(url).hostname, _root_cause(fault)
     if isinstance(fault, (requests.exceptions.ProxyError, requests.exceptions.SSLError)):
         return DataError(
-            f"{url}: cannot be downloaded ({why}); check the proxy in HTTPS_PROXY and HTTP_PROXY"
+            f"{url}: cannot download the file ({why}); check the proxy in HTTPS_PROXY and "
+            "HTTP_PROXY"
         )
     if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
         return RetryableError(
-            f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
-            f"{origin} elsewhere and put it at {target}",
+            f"cannot reach {host} ({why}); check the network, and set HTTPS_PROXY if there is a "
+            f"proxy, or download {origin} elsewhere and save it as {target}",
             connected=False,
         )
     if isinstance(fault, (requests.exceptions.Timeout, requests.exceptions.ConnectionError)):
-        return RetryableError(f"the connection broke ({why})")
-    return DataError(f"{url}: cannot be downloaded ({fault})")
+        return RetryableError(f"the connection was lost ({why})")
+    return DataError(f"{url}: cannot download the file ({fault})")
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:

@@ -35,15 +35,14 @@ def cache_folder() -> Path:
 
 
 def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
-    """Returns the card if the folder already contains the corpus; DataError if incomplete or another."""
+    """Returns the card if the folder already contains the corpus; DataError if it is incomplete or a different one."""
     card = _earlier_card(corpus, folder)
     missing = (
         [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
     )
     if missing:
         raise DataError(
-            f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with "
-            "--overwrite"
+            f"{folder}: the corpus lacks {', '.join(missing)}; fetch it again with --overwrite"
         )
     return card
 
@@ -59,7 +58,7 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(
-                f"{folder} already exists and is not a fetched corpus; name another folder with "
+                f"{folder} already exists and is not a fetched corpus; choose another folder with "
                 "--to DIR"
             )
         return None
@@ -68,11 +67,11 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
         name, _ = card["name"], dict(card["files"])
     except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
         raise DataError(
-            f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again"
+            f"{path}: cannot read the file ({fault}); delete {folder} and fetch the corpus again"
         ) from fault
     if name != corpus.name:
         raise DataError(
-            f"{folder} already contains corpus {name}; name another folder with --to DIR"
+            f"{folder} already contains the corpus {name}; choose another folder with --to DIR"
         )
     return card
 
@@ -80,8 +79,8 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
 def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> dict[str, Any]:
     """Downloads, reads, filters, splits and writes a corpus; returns its card.
 
-    The files are written to a temporary folder and moved into place when all are complete, the card
-    last. Files of an earlier fetch are replaced; other files in the folder stay.
+    The files are written to a temporary folder and moved into place when all are complete; the card
+    is moved last. Files of an earlier fetch are replaced; other files in the folder remain.
     """
     earlier = _earlier_card(corpus, folder)
     obtained = [one for source in corpus.entry.sources for one in source.obtain(context)]
@@ -115,7 +114,8 @@ def _write(
     for split, count in corpus.entry.expected.items():
         if read[split] != count:
             context.notify(
-                f"the published {split} has {read[split]:,} pairs, but {count:,} were expected"
+                f"the published {split} split has {read[split]:,} pairs, but {count:,} were "
+                "expected"
             )
     card = make_card(corpus, obtained, written, dropped, command)
     write_card(card, folder)
@@ -136,7 +136,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
         return choose_preset(entry.task, written.statistics).text(corpus.name, data, entry.title)
-    # What the extended recipe says of other files is taken back.
+    # Settings of the extended recipe for other files are reset.
     extended = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:
         if split in extended and split not in data:

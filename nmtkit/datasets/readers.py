@@ -27,14 +27,14 @@ from nmtkit.datasets.archives import NOT_UTF8, members
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation, or an article and its summary; each on one line without line end."""
+    """A sentence and its translation, or an article and its summary; each on one line, without the newline."""
 
     src: str
     tgt: str
     group: str = ""
-    """Pairs of one group (a page, a package family) go to the same split. Empty: group by source text."""
+    """Pairs of one group (a page, a package family) go to the same split. If empty, the source text is the group."""
     split: str = ""
-    """"train", "valid" or "test" if the corpus defines it; empty: use the entry's `split`."""
+    """"train", "valid" or "test" if the corpus defines it; empty if the entry's `split` decides."""
 
 
 class Reader(Settings):
@@ -48,15 +48,15 @@ class Reader(Settings):
             files: the files of the sources, in the order of the catalogue entry.
             dropped: counts of skipped items by reason ("no translation"), shown to the user and in the card.
 
-        A damaged file or another layout raises DataError with the names of file and member.
+        A damaged file or a different layout raises a DataError that names the file and the member.
         """
 
 
 def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
-    """Yields the lines of FILE or FILE:MEMBER (an archive member) without line ends and byte-order mark."""
+    """Yields the lines of FILE or FILE:MEMBER (an archive member) without newlines and byte-order mark."""
     name, _, member = place.partition(":")
     path = find_file(files, name)
-    # What is no archive is its own only member, without the ending where it is packed.
+    # A file that is not an archive counts as its only member; the suffix of a compressed one is dropped.
     wanted = (member,) if member else (path.name, path.stem)
     others: list[str] = []
     for candidate in members(path):
@@ -68,8 +68,8 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
     content = f"{', '.join(others[:10])}{more}" or "nothing"
     raise DataError(
-        f"{place}: {path} contains no such text, only {content}; name one as {name}:MEMBER in "
-        "the entry"
+        f"{place}: no such text among the members of {path} ({content}); specify one as "
+        f"{name}:MEMBER in the entry"
     )
 
 
@@ -79,8 +79,8 @@ def find_file(files: Sequence[Path], name: str) -> Path:
     if file is None:
         given = ", ".join(path.name for path in files)
         raise DataError(
-            f"{name}: the corpus's sources provide no file of this name, only {given}; correct "
-            "the entry"
+            f"{name}: the sources of the corpus provide no file with this name, only {given}; "
+            "correct the entry"
         )
     return file
 
@@ -101,9 +101,9 @@ class Segment:
 
     text: str
     place: str = ""
-    """Description of its document, which must agree between both sides. Empty: unknown."""
+    """Description of the document, which must be the same on both sides; empty if it is unknown."""
     group: str = ""
-    """See `Pair.group`."""
+    """The group of the pair; see `Pair.group`."""
 
 
 def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
@@ -139,17 +139,21 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
                     if begun
                     else "outside any segment"
                 )
-                raise DataError(f"{where}, line {number}: {tag[0]} {fault}; is the file damaged?")
+                raise DataError(
+                    f"{where}, line {number}: found {tag[0]} {fault}; the file may be damaged"
+                )
             elif not closes:
                 document = _attribute(tag[3], "docid")
             at = tag.end()
         if begun:
             parts.append(line[at:])
             if sum(map(len, parts)) > MAX_LINE_BYTES:
-                raise DataError(f"{where}, line {begun}: this segment has no end")
+                raise DataError(
+                    f"{where}, line {begun}: this segment is not closed; the file may be damaged"
+                )
     if begun:
         raise DataError(
-            f"{where}, line {begun}: this segment is not closed; the file may be incomplete: fetch "
+            f"{where}, line {begun}: this segment is not closed; the file may be incomplete; fetch "
             "it again"
         )
 
@@ -166,7 +170,8 @@ def _attribute(text: str, name: str) -> str:
     return next((value for value in match.groups() if value is not None), "") if match else ""
 
 
-# What makes units out of the lines of a text; takes what messages call the text, and where to count what is left out.
+# Functions that turn the lines of a text into segments. The arguments are the lines, the name of the text in messages,
+# and the counts of skipped items.
 FORMATS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Segment]]] = {
     "lines": lambda lines, where, dropped: map(Segment, lines),
     "talks": read_talks,
@@ -182,17 +187,17 @@ class ParallelFiles(Settings):
     tgt: str
     """The target text."""
     split: Literal["train", "valid", "test", ""] = ""
-    """The split; empty: use the entry's `split`."""
+    """The split; empty if the entry's `split` decides."""
     format: Literal["lines", "talks", "segments"] = "lines"
-    """lines: one sentence per line. talks: WIT3's train.tags without the tag lines. segments: SGML
-    or XML with sentences between <seg> and </seg>.
+    """Format of the files: `lines` has one sentence per line, `talks` is WIT3's train.tags format, whose
+    tag lines are skipped, and `segments` is SGML or XML with sentences between <seg> and </seg>.
     """
     entities: bool | None = None
-    """Replace character references such as `&quot;`; default: only in segments."""
+    """Whether to replace character references such as `&quot;`. Default: only in segments."""
 
 
 class AlignedReader(Reader):
-    """Aligned texts of any number of splits. An archive with both sides is read twice in parallel, not unpacked."""
+    """Aligned texts of any number of splits. An archive with both sides is read twice in parallel, but not unpacked."""
 
     kind: Literal["aligned"] = "aligned"
     parts: list[ParallelFiles] = Field(min_length=1)
@@ -207,7 +212,7 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
     read = FORMATS[part.format]
     sides = [
         read(text_lines(files, part.src), part.src, dropped),
-        # what is left out of both sides is counted once
+        # an item skipped on both sides is counted once
         read(text_lines(files, part.tgt), part.tgt, Counter()),
     ]
     clean = (
@@ -227,8 +232,8 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
         count += 1
         if src.place != tgt.place:
             raise DataError(
-                f"{part.src} and {part.tgt} differ at item {count}: {src.place or 'nothing'} on "
-                f"one side, {tgt.place or 'nothing'} on the other"
+                f"{part.src} and {part.tgt} are not parallel: item {count} is "
+                f"{src.place or 'missing'} on one side and {tgt.place or 'missing'} on the other"
             )
         yield Pair(clean(src.text), clean(tgt.text), group=src.group, split=part.split)
     if not count:
@@ -246,7 +251,7 @@ class TabSeparatedReader(Reader):
     tgt: int = Field(default=2, ge=1)
     """The target column."""
     group: int | None = Field(default=None, ge=1)
-    """Column that identifies the group of a pair; default: the source."""
+    """Column that identifies the group of a pair. Default: the source column."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """Yields the pair of every non-empty line; DataError with the line if columns are missing."""
@@ -259,7 +264,7 @@ class TabSeparatedReader(Reader):
             columns = line.split("\t")
             if len(columns) < needed:
                 raise DataError(
-                    f"{self.text}, line {number}: expected {needed} tab-separated columns, found "
-                    f"{len(columns)}; the file's layout may have changed"
+                    f"{self.text}, line {number}: expected {needed} tab-separated columns, but "
+                    f"found {len(columns)}; the file's layout may have changed"
                 )
             yield Pair(columns[self.src - 1], columns[self.tgt - 1], group=columns[group - 1])

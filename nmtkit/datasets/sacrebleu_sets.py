@@ -29,17 +29,17 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:
-        source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
-        references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
+        source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]  # sacrebleu has no types
+        references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]  # sacrebleu has no types
     except (
         Exception,
         SystemExit,
     ) as fault:  # sacrebleu raises errors of several libraries, and sometimes exits
         reason = f" ({fault})" if isinstance(fault, Exception) else ""
         raise NmtkitError(
-            f"{name}: cannot be downloaded{reason}; without a network, get it on another machine "
-            f"with `sacrebleu -t {test_set} -l {pair} --echo src` and `--echo ref`, and pass the "
-            "files with --source and --ref"
+            f"{name}: cannot be downloaded{reason}; without a network, create it on another "
+            f"machine with `sacrebleu -t {test_set} -l {pair} --echo src` and `--echo ref`, and "
+            "pass the files with --source and --ref"
         ) from fault
     finally:
         socket.setdefaulttimeout(before)

@@ -52,11 +52,11 @@ class UrlSource(CorpusSource):
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 checksum, 64 hexadecimal digits as printed by sha256sum."""
     no_checksum: str = ""
-    """Reason for a missing sha256, shown to the user ("changes every week")."""
+    """Reason why `sha256` is missing, shown to the user ("changes every week")."""
     size: int | None = Field(default=None, ge=1)
     """Size in bytes, if published."""
     file: Name | None = None
-    """File name; default: the end of the URL."""
+    """File name. Default: the last part of the URL."""
 
     @model_validator(mode="after")
     def _has_checksum(self) -> "UrlSource":
@@ -78,7 +78,7 @@ class UrlSource(CorpusSource):
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Downloads the file unless it is cached."""
-        # Many files of the web have the same name, so each URL has its own folder.
+        # Many files on the web have the same name, so each URL has its own folder.
         folder = context.folder / bytes_checksum(self.url.encode())[:16]
         target = folder / self.file_name
         with write_errors(folder):
@@ -89,7 +89,8 @@ class UrlSource(CorpusSource):
                 checksum = file_sha256(target)
                 if self.sha256 not in ("", checksum):
                     context.notify(
-                        f"its checksum is {checksum}, not {self.sha256}; downloading it again"
+                        f"the cached file has the checksum {checksum} instead of {self.sha256}; "
+                        "downloading it again"
                     )
                     checksum = ""
             if not checksum:
@@ -97,6 +98,7 @@ class UrlSource(CorpusSource):
                 checksum = download(self.url, target, context, self.sha256, self.size)
         if not self.sha256:
             context.notify(
-                f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}"
+                f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is "
+                f"{checksum}"
             )
         return [SourceFile(target, self.url, checksum, verified=bool(self.sha256))]

@@ -14,13 +14,13 @@ from nmtkit.data.text.reading import parse_story, story_stem
 from nmtkit.datasets.archives import NOT_UTF8, members
 from nmtkit.datasets.readers import Pair, Reader, find_file, text_lines
 
-UNLISTED = "articles in no split list"
-MISSING = "listed articles missing in the archives"
-LISTED_TWICE = "articles listed for two splits (the first counts)"
+UNLISTED = "articles not listed in any split"
+MISSING = "listed articles missing from the archives"
+LISTED_TWICE = "articles listed for two splits (only the first counts)"
 NO_SUMMARY = "articles without a text or without a summary"
 BUTTON_LINES = "lines of web page buttons inside articles"
 
-# What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
+# Text of buttons on the BBC's pages, which the collectors of the corpus took for text of the articles.
 _BUTTONS = {
     *(
         "Share this with",
@@ -149,6 +149,6 @@ def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tupl
     for name in ("FIRST-SENTENCE", "RESTBODY"):
         if name not in sections:
             raise DataError(
-                f"{where}: contains no section [SN]{name}[SN], so it is not an XSum .summary file"
+                f"{where}: has no section [SN]{name}[SN], so this is not an XSum .summary file"
             )
     return " ".join(sections["RESTBODY"]), " ".join(sections["FIRST-SENTENCE"])

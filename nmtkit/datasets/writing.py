@@ -27,7 +27,7 @@ from nmtkit.datasets.readers import Pair
 
 SPLITS = ("train", "valid", "test")
 PROGRESS_INTERVAL = 1_000
-"""Pairs between two progress reports."""
+"""Number of pairs between two progress reports."""
 CHUNK_PAIRS = 10_000
 """Number of pairs checked for duplicates at once."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
@@ -48,7 +48,7 @@ _LETTERS = _LettersOnly()
 
 
 def count_words(text: str, unspaced: bool = False) -> int:
-    """Returns the number of words: white-space separated, or half the characters for unspaced languages."""
+    """Returns the number of words: white-space separated words, or half the characters in unspaced languages."""
     return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
 
 
@@ -59,7 +59,7 @@ def letter_ratio(text: str) -> float:
 
 
 def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
-    """Returns the reason for filtering a pair, or an empty text; `unspaced` per side as in `count_words`."""
+    """Returns the reason for dropping a pair, or an empty string; `unspaced` has the flag of `count_words` per side."""
     sides = (pair.src, pair.tgt)
     counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
     if 0 in counts:
@@ -80,7 +80,7 @@ def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool])
 
 
 def single_line(text: str) -> str:
-    """Returns the stripped text as one line for any program; lone surrogates become U+FFFD."""
+    """Returns the stripped text as a line that no program splits; lone surrogates become U+FFFD."""
     return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
 
 
@@ -182,7 +182,9 @@ def write_pairs(
                 splitter.add(pair.group or pair.src, pair)
     if not train.counts["pairs"]:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
-        raise DataError(f"no pairs are left for training ({reasons or 'the files have no pairs'})")
+        raise DataError(
+            f"no pairs are left for training ({reasons or 'the files contain no pairs'})"
+        )
     progress(train.counts["pairs"])
     held = {name: splitter.held_out[name].items() for name in ("test", "valid")}
     held_texts = {
@@ -210,7 +212,7 @@ def write_pairs(
 def _leave_out_overlaps(
     held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]
 ) -> None:
-    """Removes test pairs that share a side with train, and validation pairs that do so with train or test.
+    """Removes held-out pairs that share a side with other pairs: test with train, and validation with train or test.
 
     `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; test
     texts are added.

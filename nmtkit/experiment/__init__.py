@@ -1,1 +1,1 @@
-"""Runs the experiment that a recipe describes, from its text to its scores, in one folder."""
+"""Runs the experiment that a recipe describes, from the text to the scores, in one folder."""

@@ -16,7 +16,7 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.training.losses.objective import build_objectives
 
 VALIDATION_BATCH_TOKENS = 4096
-"""Padded tokens of the longer side in a validation batch."""
+"""Number of padded tokens of the longer side in a validation batch."""
 
 
 def training_batches(
@@ -25,7 +25,7 @@ def training_batches(
     """Returns the batches of all processes for training with a recipe or a stage's recipe."""
     if recipe.batch.is_auto:
         raise RecipeError(
-            "batch.batch_tokens: only `nmtkit train` can determine `auto`; give a number"
+            "batch.batch_tokens: only `nmtkit train` can determine `auto`; set a number"
         )
     stream: Callable[..., BatchStream] = (
         BatchStream if recipe.batch.block_tokens is None else BlockStream
@@ -37,7 +37,7 @@ def training_batches(
         recipe.batch,
         seed,
         limits=recipe.data.truncation,
-        weights=recipe.data.train.epoch_weights(store.by_file),
+        weights=recipe.data.train.epoch_weights(store.examples_per_file),
         corrupt=_corruption(recipe, tokenizers),
     )
 
@@ -52,7 +52,7 @@ def longest_examples(
 
 
 def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:
-    """Yields a stored split once, in the same batches every time."""
+    """Yields the batches of a stored split once; they are the same every time."""
     budget, corrupt = VALIDATION_BATCH_TOKENS, _corruption(recipe, tokenizers)
     if recipe.batch.block_tokens is None:
         return sorted_batches(store, budget, recipe.data.truncation, corrupt)

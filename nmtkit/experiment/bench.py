@@ -30,9 +30,9 @@ from nmtkit.experiment.workloads import (
     synthetic_workload,
     workload_of_run,
 )
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.loading.opening import open_translator
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.requests import Request
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.run import Run, find_run
@@ -43,11 +43,11 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
-"""Tokens in a random source and target, unless the recipe's limits are lower."""
+"""Number of tokens in a random source and target, unless the recipe's limits are lower."""
 LINES_ALONE = 50
-"""Lines decoded one by one to measure latency."""
+"""Number of lines decoded one by one to measure latency."""
 WARM_UP = 256
-"""Warm-up lines decoded before the first measurement."""
+"""Number of warm-up lines decoded before the first measurement."""
 
 
 @dataclass(kw_only=True)
@@ -103,10 +103,10 @@ class DecodingSpeed:
 def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> None:
     """Rejects text that cannot be decoded or scored."""
     if not any(line.strip() for line in sources):
-        raise DataError("nothing to translate: all lines are empty")
+        raise DataError("there is nothing to translate, because all lines are empty")
     if references is not None and len(references) != len(sources):
         raise DataError(
-            f"{len(sources)} source lines but {len(references)} references; there must be one "
+            f"there are {len(sources)} source lines, but {len(references)} references; give one "
             "reference per source line"
         )
 
@@ -118,12 +118,12 @@ def measure_decoding(
     rounds: int,
     notify: Notify,
 ) -> tuple[dict[str, object], list[DecodingSpeed]]:
-    """Returns facts about the machine and the speed of the search that the options select.
+    """Returns a description of the machine and the decoding speed with the given options.
 
-    With engine `auto` the speeds of alternatives follow: of nmtkit if CTranslate2 was chosen, and
-    of CTranslate2 in the precision that it considers fastest.
+    With engine `auto`, alternatives are also measured: nmtkit if CTranslate2 was chosen, and
+    CTranslate2 in the precision that it considers fastest.
     """
-    texts = [Request.from_line(line).source for line in sources]
+    texts = [Request.from_line(line).text for line in sources]
     require_lines(texts, references)
     run = find_run(options.model)[0]
     translator = open_translator(run, options, notify)
@@ -142,7 +142,7 @@ def measure_decoding(
 
 
 def open_other_engines(run: Run, options: DecodingOptions) -> list[Translator]:
-    """Opens the searches to compare with CTranslate2 in fp32."""
+    """Opens the engines to compare with CTranslate2 in fp32."""
     own = replace(options, engine="nmtkit", precision="auto")
     fastest = replace(options, engine="ctranslate2", precision="fastest")
     return [open_translator(run, own), open_translator(run, fastest)]
@@ -152,7 +152,7 @@ def _decoding_speed(
     translator: Translator, sources: Sequence[str | Request], rounds: int
 ) -> DecodingSpeed:
     """In every round, decodes all lines, then the first `LINES_ALONE` lines one by one."""
-    filled = [line for line in sources if Request.from_line(line).source.strip()]
+    filled = [line for line in sources if Request.from_line(line).text.strip()]
     place = translator.device
     config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
     speed = DecodingSpeed(config=str(config))
@@ -180,7 +180,7 @@ class TrainingSpeed:
     """Description of the source of the batches."""
     config: TrainingSpeedConfig
     updates: int
-    """In a round."""
+    """Number of updates in a round."""
     tokens: int
     """Target tokens per round in all processes, including EOS but not padding."""
     seconds: list[float] = field(default_factory=list)
@@ -210,7 +210,7 @@ class TrainingSpeed:
 def training_workload(
     recipe: Recipe, run_path: str | None, device: torch.device, stack: ExitStack, notify: Notify
 ) -> tuple[TrainingWorkload, str]:
-    """Returns the recipe's training and the source of its batches: its run, its text, or random words.
+    """Returns the workload of the recipe and the source of its batches: its run, its text, or random words.
 
     Temporary files exist until `stack` is closed; no run is changed.
     """
@@ -224,7 +224,7 @@ def training_workload(
         except NmtkitError as fault:
             if run_path is not None:
                 raise
-            notify(f"the data of {folder.path} is not used: {fault}")
+            notify(f"the data of {folder.path} cannot be used: {fault}")
     try:
         checks.require_data(recipe)
     except DataError as fault:
@@ -285,7 +285,7 @@ def measure_training(
 def reset_peak_memory(device: torch.device) -> None:
     """Resets `peak_memory_mib`; for CPUs this works only on Linux."""
     if device.type == "cuda":
-        torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no figures before
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no statistics before `init`
         torch.cuda.reset_peak_memory_stats(device)
     else:
         devices.trim_malloc()
@@ -294,7 +294,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Returns peak memory since `reset_peak_memory`: of tensors on CUDA, else of the whole process."""
+    """Returns the peak memory since `reset_peak_memory`: of tensors on CUDA, otherwise of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / (1 << 20)
     with suppress(OSError):
@@ -308,5 +308,5 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Returns the minimum and maximum of some values."""
+    """Returns the minimum and the maximum of the values."""
     return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"

@@ -1,7 +1,7 @@
 """Checks of a recipe that involve its files, the sizes of its model, or the run to resume.
 
 Single values are checked where they are defined: in `nmtkit.config` and in the settings of each
-package. `nmtkit.experiment.plan` runs all checks of a training; other commands run the checks that
+package. `nmtkit.experiment.plan` runs all checks before training; other commands run the checks that
 they need.
 """
 
@@ -24,7 +24,6 @@ from nmtkit.core.formats import dump_yaml
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
-from nmtkit.data.text.faults import UNREADABLE
 from nmtkit.data.text.features import require_one_layout
 from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.files.names import text_path
@@ -51,7 +50,7 @@ from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.optimizers import freeze
 
 LIMITS = ("max_updates", "max_epochs", "max_minutes", "patience")
-"""Settings that limit training."""
+"""Settings that limit the length of training."""
 _MAY_CHANGE = (*LIMITS, "log_every", "save_every", "keep_best", "keep_recent", "threads", "shard")
 """Settings of training that may change when a run is resumed."""
 
@@ -89,7 +88,7 @@ def require_files(recipe: Recipe) -> None:
     if missing:
         listed = "".join(f"\n  {file}" for file in missing)
         raise DataError(
-            f"recipe {recipe.name}: these files are missing; correct their paths:{listed}"
+            f"recipe {recipe.name}: these files are missing (correct their paths):{listed}"
         )
     for text in recipe.texts().values():
         for files in text.data.splits().values():
@@ -108,7 +107,8 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
     files = recipe.data.splits().get("valid")
     if files is None:
         raise RecipeError(
-            f"recipe {recipe.name}: `data.valid` is missing; training needs it for validation"
+            f"recipe {recipe.name}: `data.valid` is missing, but training needs validation text; "
+            "add it"
         )
     return files
 
@@ -118,7 +118,8 @@ def require_test_set(recipe: Recipe) -> SplitFiles:
     files = recipe.data.splits().get("test")
     if files is None or "tgt" not in files.columns:
         raise RecipeError(
-            f"{recipe.name}: the recipe has no test set with targets to compare on; add data.test"
+            f"recipe {recipe.name}: there is no test set with targets for a comparison; add "
+            "`data.test`"
         )
     return files
 
@@ -144,13 +145,13 @@ def require_data(recipe: Recipe) -> None:
         )
         raise DataError(
             f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}correct "
-            "the paths under `data`, or set their folder with --set data.folder=DIR; to resume a "
-            f"run, even on another machine, they must be at their original paths:{listed}"
+            "the paths under `data`, or set their folder with --set data.folder=DIR. To resume a "
+            f"run, even on another machine, the files must be at their original paths:{listed}"
         )
 
 
 def metric_warning(recipe: Recipe) -> str:
-    """Returns a warning if validation metrics cannot split the language into words; else empty."""
+    """Returns a warning if validation metrics cannot split the language into words; otherwise an empty string."""
     files = recipe.data.splits().get("valid")
     references = TASKS.get(recipe.task).references
     if files is None or references != "tgt" or not all(map(os.path.exists, files.paths())):
@@ -158,7 +159,7 @@ def metric_warning(recipe: Recipe) -> str:
     chosen = text_metrics(recipe.validation_metrics)
     try:
         lines = [example.tgt or "" for example in islice(read_pairs(files), _LINES_FOR_SCRIPT)]
-    except DataError:  # preprocessing and the data check say what is wrong with the text
+    except DataError:  # preprocessing and the data check report what is wrong with the text
         return ""
     note = note_on_spaces(chosen, lines, recipe.evaluation.options)
     return f"warning: {note}" if note else ""
@@ -180,8 +181,9 @@ def require_languages(recipe: Recipe) -> None:
         recipe.data.train.tgt_lang
     ):
         raise RecipeError(
-            f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with "
-            "the target language, and a run has only one; train one run per language"
+            f"recipe {recipe.name}: `data.train.tgt_lang` does not apply to this model, whose "
+            "decoder begins with the target language of the run; remove it, and train one run per "
+            "language"
         )
     open_sides = sides_without_language(recipe.tokenizer)
     for name, text in recipe.texts().items():
@@ -194,17 +196,18 @@ def require_languages(recipe: Recipe) -> None:
                     place = f"`stages.{name}.data.{split}`" if name else f"`data.{split}`"
                     example = missing_language_message(side, names).partition(option)[2]
                     raise RecipeError(
-                        f"recipe {recipe.name}: {place}: the model is multilingual, but `{key}` is "
-                        f"missing; name the language, as in {key}:{example}; without a recipe use "
-                        f"{option}"
+                        f"recipe {recipe.name}: the model is multilingual, but {place} has no "
+                        f"`{key}`; specify the language, for example {key}:{example}, or {option} "
+                        "without a recipe"
                     )
 
 
 def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> None:
-    """Raises DataError if alignments or features do not match the text, or for train's first error."""
+    """Raises DataError if alignments or features do not match the text, or for the first error in the training text."""
     require_link_base(splits["train"])
     require_one_layout(splits.values())
-    if any(kind.name in diagnosis.splits["train"].findings for kind in UNREADABLE):
+    findings = diagnosis.splits["train"].findings.values()
+    if any(finding.kind.stops_reading for finding in findings):
         for _ in read_blocks("train", splits["train"]):
             continue
 
@@ -212,8 +215,8 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
 def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage's model does not fit its task or its settings.
 
-    That is, if it does not read the task's columns, lacks layers that the settings require, or
-    changes the shape of a weight, or if no stage trains the part of the model that is kept.
+    This is the case if the model does not read the task's columns, lacks layers that the settings
+    require, or changes the shape of a weight, or if no stage trains the part of it that is kept.
     """
     before: dict[str, torch.Size] = {}
     stages = recipe.by_stage()
@@ -223,7 +226,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
             recipe.model, begins_from_run=recipe.init_from is not None
         )
         if fault:
-            raise RecipeError(f"recipe {recipe.name}: `{TrainingConfig.key_of(head)}`: {fault}")
+            raise RecipeError(
+                f"recipe {recipe.name}: `{TrainingConfig.key_of(head)}` is missing; {fault}"
+            )
     for stage in recipe.stages:
         for key in [
             key
@@ -231,7 +236,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
             if (stage.batch | stage.training).get(key) == "auto"
         ]:
             raise RecipeError(
-                f"recipe {recipe.name}: {key}: auto cannot be determined for a single stage; "
+                f"recipe {recipe.name}: `{key}: auto` is not available for a single stage; "
                 f"remove it from stage {stage.name}, which then uses the recipe's value, or set a "
                 "value"
             )
@@ -244,9 +249,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
         ]
         if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
             raise RecipeError(
-                f"recipe {recipe.name}: `model.kind`: {one.model.kind} does not read the "
-                f"{reads[0]} of a {one.task}; set `task` to language-modelling, or use a model "
-                "that reads it"
+                f"recipe {recipe.name}: models of kind {one.model.kind} do not read the column "
+                f"{reads[0]} of task {one.task}; set `task` to language-modelling, or use a "
+                "model that reads this column"
             )
         freeze(model, one.training.freeze)
         for key in (
@@ -262,9 +267,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
-                f"recipe {recipe.name}, stage {name}: its `model` settings change the size of "
+                f"recipe {recipe.name}, stage {name}: the `model` settings change the shape of "
                 f"{faults[0]!r} from {list(before[faults[0]])} to {list(now[faults[0]])}; a stage "
-                "continues with the weights of the previous one, so sizes must stay the same"
+                "continues with the weights of the previous one, so shapes must stay the same"
             )
         before = now
 
@@ -274,7 +279,7 @@ def require_memory(recipe: Recipe) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
-        # a vocabulary of words or characters has only what occurs
+        # a vocabulary of words or characters contains only those that occur
         if one.tokenizer.kind not in ("bpe", "unigram"):
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
         needed = 4 * count_parameters(model_on_meta(one, sizes))
@@ -311,9 +316,7 @@ def require_embeddings(recipe: Recipe) -> None:
     }
     for side, path in recipe.embedding_files.items():
         if side not in sizes:
-            takes = (
-                f"only word vectors of size {' and '.join(sizes)}" if sizes else "no word vectors"
-            )
+            takes = f"word vectors only for {' and '.join(sizes)}" if sizes else "no word vectors"
             where = f"recipe {recipe.name}: `pretrained_embeddings.{side}`"
             raise RecipeError(
                 f"{where}: {recipe.model.kind} models for {recipe.task} accept {takes}; remove it"
@@ -328,15 +331,15 @@ def embedding_size_key(recipe: Recipe) -> str:
 
 
 def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
-    """Returns forbidden changes for a resumed run, one sentence per key.
+    """Returns the changes that a resumed run does not allow, one sentence per key.
 
-    Names, limits, what is kept and, without `batches`, how batches are formed may differ.
+    Names, limits, settings for keeping checkpoints and, without `batches`, the forming of batches may differ.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
 def with_values_of(before: Recipe, now: Recipe) -> Recipe:
-    """Returns the recipe of a resumed run, with the run's values for `auto` and its paths of the same files."""
+    """Returns the recipe of a resumed run, with the run's values for `auto` and the run's paths of the same files."""
     changes: dict[str, Any] = {}
     found = {
         key: getattr(before.training, key)
@@ -358,20 +361,20 @@ def with_values_of(before: Recipe, now: Recipe) -> Recipe:
         if names == names_before and not all(
             Path(run).exists() for run in now.init_from.runs.values()
         ):
-            # not needed once training has begun: its runs may be gone
+            # not needed once training has begun, and the runs may have been deleted
             changes["init_from"] = before.init_from
     return now.model_copy(update=changes)
 
 
 def require_same_recipe(run: Run, recipe: Recipe) -> None:
-    """Raises RecipeError if a run was started with another recipe; names, limits and batches may differ."""
+    """Raises RecipeError if a run was started with a different recipe; names, limits and batches may differ."""
     faults = recipe_differences(run.recipe, with_values_of(run.recipe, recipe))
     if faults:
         listed = "".join(f"\n  {line}" for line in faults)
         raise RecipeError(
-            f"{run.folder.path}: started with another recipe, so it cannot be resumed with this "
-            f"one (repeat the same --set, use {run.folder.recipe} itself, or restart with "
-            f"--overwrite):{listed}"
+            f"{run.folder.path}: this run was started with a different recipe, so it cannot be "
+            f"resumed with this one (repeat the same --set, use {run.folder.recipe} itself, or "
+            f"restart with --overwrite):{listed}"
         )
 
 
@@ -380,15 +383,15 @@ def notes_on_resuming(run: Run, recipe: Recipe) -> Iterator[str]:
     changes = recipe_differences(run.recipe, recipe, batches=True)
     if changes:
         yield (
-            f"{', '.join(changes)}: training continues the epoch with other batches, so some "
-            "examples may be repeated or skipped. The result is not bit-identical to an "
-            "uninterrupted training"
+            f"{', '.join(changes)}: training continues the epoch with different batches, so some "
+            "examples may be repeated or skipped. The result is not bit-identical to that of an "
+            "uninterrupted run"
         )
     limits_changed = limit_differences(run.recipe, recipe)
     if limits_changed:
         yield (
-            f"{'; '.join(limits_changed)}. Limits of an earlier --set are not remembered: "
-            "to keep them, repeat the --set"
+            f"{'; '.join(limits_changed)}. Limits from an earlier --set are not remembered; "
+            "repeat the --set to keep them"
         )
     begun = [stage for stage in run.stages() if stage.checkpoints.last.exists()]
     recipes = recipe.by_stage()
@@ -396,11 +399,12 @@ def notes_on_resuming(run: Run, recipe: Recipe) -> Iterator[str]:
         before, now = stage.recipe.training, recipes[stage.name].training
         changed = [key for key in LIMITS if getattr(before, key) != getattr(now, key)]
         if changed:
-            yield f"stage {stage.name} has ended, so a new {' or '.join(changed)} has no effect on it"
+            names = " or ".join(changed)
+            yield f"stage {stage.name} has ended, so a new {names} does not affect it"
 
 
 def limit_differences(before: Recipe, now: Recipe) -> list[str]:
-    """Returns the changed limits, one phrase each, first of the whole training, then of its stages."""
+    """Returns the changed limits, one phrase each: first those of the whole run, then those of the stages."""
     pairs = [("training", before.training.model_dump(), now.training.model_dump())]
     stages = {stage.name: stage.training for stage in now.stages}
     for stage in before.stages:
@@ -417,7 +421,7 @@ def limit_differences(before: Recipe, now: Recipe) -> list[str]:
 
 
 def _limit(value: Any) -> str:
-    return "no limit" if value is None else f"{value:,}"
+    return "unlimited" if value is None else f"{value:,}"
 
 
 def is_same_text(before: Recipe, now: Recipe) -> bool:
@@ -462,7 +466,7 @@ class RecipeDataCheck:
 
     recipe: Recipe
     path: Path
-    """The data file of a recipe entry."""
+    """Path of the recipe file."""
     run: Run
     """The run folder of the recipe; it need not exist."""
     overridden: bool = False
@@ -490,7 +494,7 @@ class RecipeDataCheck:
         notify: Notify = ignore,
         progress: Callable[[int], None] = ignore,
     ) -> TokenReport:
-        """Tokenizes the text like the run after reading all of it, and adds the results to the diagnosis."""
+        """Tokenizes the text, all of which has been read, like the run, and adds the results to the diagnosis."""
         require_sound(self.splits, diagnosis)
         tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)
@@ -509,22 +513,22 @@ class RecipeDataCheck:
                 f"The tokenizer ({config.kind}) comes from {folder.path}.",
             )
         notify(
-            f"learning a tokenizer ({config.kind}) for this check, because {folder.path} has "
+            f"training a tokenizer ({config.kind}) for this check, because {folder.path} has "
             "none with these settings"
         )
         learned = train_on_sample(config, self._sample, train, self._columns)
         if shortfall := describe_shortfall(config, learned):
             notify(shortfall)
-        return learned, f"The tokenizer ({config.kind}) was learned for this check."
+        return learned, f"The tokenizer ({config.kind}) was trained for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:
-        """Writes a recipe with other files into the folder `out`; paths are absolute or relative to it."""
+        """Writes a recipe with the given files into the folder `out`; paths are absolute or relative to it."""
         ours = self.path.resolve().parent == bundled_path("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
         for name, files in splits.items():
             old: SplitFiles = getattr(self.recipe.data, name)
-            # Every key of files that the old recipe has is replaced.
+            # All keys for files in the old recipe are replaced.
             keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
             keys += ["src_field", "tgt_field"] if files.jsonl else []
             data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a training from its tensor shapes."""
+"""Counts the floating-point operations of training from tensor shapes."""
 
 import math
 from collections import Counter
@@ -21,8 +21,8 @@ from nmtkit.training.optimizers import freeze
 
 _BATCHES, _SENTENCES, _CHUNK_BYTES = 2, 1, 1 << 20
 WHAT_COUNTS = (
-    "matrix products, convolutions and attention, forward and backward; without look-ups, softmax, "
-    "optimizer or validation"
+    "matrix products, convolutions and attention, forward and backward, without look-ups, softmax, "
+    "optimizer and validation"
 )
 
 
@@ -33,7 +33,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operation imports the compiler
+        return False  # otherwise the first operation would import the compiler
 
     def __torch_dispatch__(
         self,
@@ -45,9 +45,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
         out, name = func(*args, **(kwargs or {})), func.overloadpacket
         if formula := flop_registry.get(name):
             self.total += formula(*args, **(kwargs or {}), out_val=out)
-        elif "mkldnn_rnn_layer" in str(
-            name
-        ):  # inputs (T,B,I) times two matrices; back: for inputs and for weights
+        elif (
+            "mkldnn_rnn_layer" in str(name)
+        ):  # inputs (T,B,I) times two matrices; the backward pass computes gradients of inputs and weights
             weights = sum(one.numel() for one in args[1:3] if isinstance(one, Tensor))
             self.total += (
                 2
@@ -68,8 +68,11 @@ def operations_a_token(workload: TrainingWorkload) -> float:
     with randomness.fork_rng(cpu):
         model, objectives = workload.build(), build_objectives(workload.config)
         freeze(model, workload.config.freeze)
-        operations: Any = _Operations()  # type: ignore[no-untyped-call]
-        with operations, sdpa_kernel(SDPBackend.MATH):  # of which each product is seen
+        operations: Any = _Operations()  # type: ignore[no-untyped-call]  # torch has no types here
+        with (
+            operations,
+            sdpa_kernel(SDPBackend.MATH),
+        ):  # only this backend shows every product to the counter
             for whole in workload.first_batches(_BATCHES):
                 batch = whole.select(slice(0, _SENTENCES))
                 counts = Counter({"tokens": batch.n_tokens, "sentences": batch.size})
@@ -81,21 +84,21 @@ def operations_a_token(workload: TrainingWorkload) -> float:
 
 
 def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]:
-    """Returns the estimated cost of the training (or its first stage), as names and values."""
+    """Returns the estimated cost of training (or of the first stage) as names and values."""
     an_update, tokens = median(speed.seconds) / speed.updates, speed.tokens / speed.updates
     seconds = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
     rows = [
         ["parameters", f"{speed.parameters:,}"],
-        ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"],
+        ["checkpoint size", f"{speed.checkpoint_mib:,.1f} MiB"],
     ]
     operations = operations_a_token(workload) * tokens
     rows.append(["operations per update", f"{operations:.2e}"])
-    if math.isinf(seconds):  # with max_epochs: of random words in place of its text
+    if math.isinf(seconds):  # with max_epochs, and random words in place of the text
         epochs = "limited by max_epochs; the length of an epoch depends on the text"
         return [
             *rows,
             [
-                "until",
+                "updates",
                 epochs if workload.config.max_epochs else "limited only by patience, so unknown",
             ],
         ]
@@ -105,6 +108,10 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
         if workload.updates_an_epoch < math.inf
         else ""
     )
-    rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s{epochs}"])
+    rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s each{epochs}"])
     rows.append(["time without validation", str(timedelta(seconds=round(seconds)))])
-    return [*rows, ["operations", f"{operations * updates:.2e}"], ["operations are", WHAT_COUNTS]]
+    return [
+        *rows,
+        ["operations", f"{operations * updates:.2e}"],
+        ["counted operations", WHAT_COUNTS],
+    ]

@@ -1,7 +1,7 @@
 """Evaluation of a run: validation while it trains, the test set after training, comparison with other runs.
 
-Also measures how well a language model predicts a text: per token, per word, and by the words'
-frequency in the training text. Words are separated by white space in the detokenized text; a word's
+Also measures how well a language model predicts text: per token, per word, and by the frequency
+of words in the training text. Words are separated by white space in the detokenized text; a word's
 log-probability is the sum over its tokens. The end of a line counts as one token and one word, like
 <eos> in published WikiText results.
 """
@@ -41,7 +41,7 @@ from nmtkit.data.tokenizers.words import word_spans
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.experiment.batches import loss_batches
 from nmtkit.experiment.checks import require_test_set, require_validation_files
-from nmtkit.inference.answering import TestResult, answer_and_score, score_answers
+from nmtkit.inference.answering import ScoredAnswers, answer_and_score, score_answers
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.loading.opening import open_system, open_translator
 from nmtkit.inference.loading.options import DecodingOptions
@@ -58,7 +58,7 @@ from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.parallel import processes
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
-"""Number of validation examples whose answers are logged, and how much of each text."""
+"""Number of validation examples whose answers are logged, and maximum length of each logged text."""
 LONG_WORDS = 30
 """A source with more words counts as long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
 WARM_UP = 64
@@ -75,7 +75,7 @@ class Validation:
     def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
-        # the loss is of what is stored
+        # the loss is computed on the stored split
         most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0
         self.files = require_validation_files(recipe)
         self.examples = _first_examples(self.files, most)
@@ -99,7 +99,7 @@ class Validation:
             )
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
         result = answer_and_score(task, system, self.examples, names, settings.options)
-        first = zip(self.examples[:SAMPLES], result.outputs, strict=False)
+        first = zip(self.examples[:SAMPLES], result.answers.texts, strict=False)
         texts = [
             (one.src or f"line {one.line}", getattr(one, task.references) or "", out)
             for one, out in first
@@ -116,7 +116,7 @@ class Validation:
 
 
 def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
-    """Returns the first examples in order, equally many per direction if possible."""
+    """Returns the first examples in order, the same number for each direction if possible."""
     if most is None or len({*files.directions}) < 2:
         return list(islice(read_pairs(files), most))
     seen: dict[str, list[Example]] = {}
@@ -136,11 +136,11 @@ class _SharedTranslator(Translator):
 
 
 def _scores_by_direction(
-    recipe: Recipe, files: SplitFiles, result: TestResult, names: Sequence[str]
+    recipe: Recipe, files: SplitFiles, result: ScoredAnswers, names: Sequence[str]
 ) -> dict[str, list[metrics.Score]]:
     """Returns the scores of each direction, if there are several."""
     found: dict[str, list[metrics.Score]] = {}
-    if len({*files.directions}) < 2 or not result.outputs:
+    if len({*files.directions}) < 2 or not result.answers.texts:
         return found
     task = TASKS.get(recipe.task)
     for direction in sorted({*files.directions} - {""}):
@@ -149,7 +149,7 @@ def _scores_by_direction(
             for n, example in enumerate(result.examples)
             if files.directions[example.file] == direction
         ]
-        outputs = [result.outputs[n] for n in numbers]
+        outputs = [result.answers.texts[n] for n in numbers]
         examples = [result.examples[n] for n in numbers]
         scores = (
             score_answers(task, outputs, examples, names, recipe.evaluation.options)
@@ -172,7 +172,7 @@ def _fit(
         log_probs = model(batch.to(system.device), keep=batch.loss_mask)
         own.append((float(likelihood(log_probs, batch, model.vocabulary_size)[1]), batch.n_tokens))
     nll, tokens = 0.0, 0
-    # in one order, so that the sum is the same
+    # in a fixed order, so that the sum is always the same
     for of_batch, count in processes.gather_dealt(own) if shared else own:
         nll, tokens = nll + of_batch, tokens + count
     perplexity = metrics.perplexity(-nll, tokens)
@@ -185,7 +185,7 @@ def evaluate_test_set(
     notify: Notify = ignore,
     threads: int | None = None,
     write: bool = True,
-) -> TestResult | None:
+) -> ScoredAnswers | None:
     """Decodes and scores the test set of a run's recipe; None if the recipe has no test set.
 
     With `write`, answers and scores are written into the run's folder. A task without answers gets
@@ -195,7 +195,7 @@ def evaluate_test_set(
     if files is None:
         return None
     examples = list(read_pairs(files))
-    # Not as many as the training had: fewer may have been faster there.
+    # The number of threads in training may be too low, because fewer may have been faster there.
     threads = threads or devices.cpu_threads()
     options = DecodingOptions(device=str(device), threads=threads, workers=1)
     recipe, task = run.recipe, TASKS.get(run.recipe.task)
@@ -206,7 +206,9 @@ def evaluate_test_set(
     if not recipe.test_metrics:
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     elif write:
-        atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
+        atomic_write_text(
+            run.folder.test_output, "".join(text + "\n" for text in result.answers.texts)
+        )
     for direction, scores in _scores_by_direction(
         recipe, files, result, recipe.test_metrics
     ).items():
@@ -222,7 +224,11 @@ def evaluate_test_set(
         summary = [asdict(score) for score in result.scores]
         write_json(
             run.folder.test_scores,
-            {"scores": summary, "seconds": result.seconds, "sources_cut": result.n_truncated},
+            {
+                "scores": summary,
+                "seconds": result.seconds,
+                "sources_cut": result.answers.n_truncated,
+            },
         )
     return result
 
@@ -238,8 +244,8 @@ def _alignment_error_rate(
         if base is None and (doubt := read.base_warning):
             notify(
                 f"note: {path} was read with words counted from 0, but {doubt}; if they are "
-                "counted from 1, the AER is wrong: set data.test.alignment_base: 1 (and measure "
-                "this run with `nmtkit align` and `score-alignments`)"
+                "counted from 1, the AER is wrong. In that case, set `data.test.alignment_base: "
+                "1`, and measure this run with `nmtkit align` and `score-alignments`"
             )
 
     alignments: list[SoftAlignment] = []
@@ -265,16 +271,16 @@ class ComparedRun:
     checkpoint: str
     """File name of the tested weights."""
     kind: str
-    """The model's."""
+    """Kind of the model."""
     parameters: int
     """Number of parameters; shared ones count once."""
     bleu: metrics.Score
     long_bleu: metrics.Score | None
     n_long: int
     aer: metrics.Score | None
-    """None without gold alignments or without attention."""
+    """Alignment error rate; None without gold alignments or without attention."""
     training_speed: float
-    """Target tokens per second in training, the median of the log."""
+    """Target tokens per second in training: the median of the logged values."""
     training_minutes: float
     search_speed: float
     """Target tokens per second in beam search, including EOS."""
@@ -299,7 +305,7 @@ def compare_run(
     lengths in words of the ranges of `by_length` except the last. Default: one thread per core.
     """
     files = require_test_set(run.recipe)
-    threads = threads or devices.cpu_threads()  # whatever an earlier training has set
+    threads = threads or devices.cpu_threads()  # independent of what an earlier run has set
     translator = open_translator(
         run, DecodingOptions(device=str(device), threads=threads, workers=1)
     )
@@ -308,7 +314,7 @@ def compare_run(
         run, device, threads=threads, write=not run.folder.test_scores.exists()
     )
     assert result is not None
-    sources, texts = [example.src for example in result.examples], result.outputs
+    sources, texts = [example.src for example in result.examples], result.answers.texts
     references = [str(example.tgt) for example in result.examples]
     how = run.recipe.evaluation
     long = metrics.by_length(texts, [references], sources, [LONG_WORDS], how.options)[-1]
@@ -328,7 +334,7 @@ def compare_run(
         if steps
         else 0.0,
         training_minutes=steps[-1].seconds / 60 if steps else 0.0,
-        search_speed=result.tokens / max(result.seconds, 1e-9),
+        search_speed=result.answers.n_tokens / max(result.seconds, 1e-9),
         by_length=metrics.by_length(texts, [references], sources, edges, how.options),
         outputs=texts,
         references=references,
@@ -349,7 +355,7 @@ FREQUENCIES = {
 
 @dataclass(frozen=True)
 class Fit:
-    """The log-probability that a model gives to units of a text, such as words."""
+    """The log-probability that a model assigns to units of a text, such as words."""
 
     unit: str
     count: int
@@ -373,7 +379,7 @@ def fit_text(
     config: BatchConfig,
     counts: Counter[str] | None = None,
 ) -> tuple[list[Fit], list[Fit]]:
-    """Measures the fit per token, word and UTF-8 byte (including line ends), and by word frequency.
+    """Measures the fit per token, word and UTF-8 byte (including newlines), and by word frequency.
 
     Skips empty lines. `config` defines the blocks; `counts` has the word counts of the training
     text, see `count_words`.
@@ -381,7 +387,7 @@ def fit_text(
     system.require_language_model()
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise DataError("nothing to measure: all lines are empty")
+        raise DataError("there is nothing to measure, because all lines are empty")
     tokenizer = system.tokenizers.tgt
     rows = tokenizer.encode_many(lines)
     lengths = np.array([*map(len, rows)])

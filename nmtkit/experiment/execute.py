@@ -23,7 +23,7 @@ from nmtkit.experiment.presets.fine_tuning import TestChange, score_after, score
 from nmtkit.experiment.stages import StageStarted, prepare_device, train_stages
 from nmtkit.experiment.tuning import tune_training
 from nmtkit.experiment.workloads import AUTO_KEYS, workload_of_run
-from nmtkit.inference.answering import TestResult
+from nmtkit.inference.answering import ScoredAnswers
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import record_origin
 from nmtkit.runs.run import Run
@@ -42,7 +42,7 @@ class Trained:
     """Training has finished; the test set is next."""
 
     stopped: Stopped
-    """The last stage's end."""
+    """The end of the last stage."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FineTuned:
 
 
 Executed: TypeAlias = (
-    Diagnosis | DataReport | Prepared | StageStarted | Event | Trained | TestResult | FineTuned
+    Diagnosis | DataReport | Prepared | StageStarted | Event | Trained | ScoredAnswers | FineTuned
 )
 """The events that `execute` yields."""
 
@@ -67,10 +67,10 @@ def begin(
     overwrite: bool = False,
     notify: Notify = ignore,
 ) -> tuple[Plan, Run]:
-    """Plans a training and opens its run for writing in process 0, and shares the result with the others.
+    """Plans a run and opens it for writing in process 0, and shares the result with the other processes.
 
-    With `resume` the run in the folder is resumed; it is locked before it is read, so that no other
-    process changes it meanwhile. The other arguments are as in `Run.create`. The caller closes the
+    With `resume`, the run in the folder is resumed; it is locked before it is read, so that no other
+    process changes it in the meantime. The other arguments are as in `Run.create`. The caller closes the
     run.
     """
     folder = RunFolder.at(path, recipe.name)
@@ -105,7 +105,7 @@ def execute(
     threads: int | None = None,
     test: bool = True,
 ) -> Iterator[Executed]:
-    """Executes a plan in a run open for writing (see `begin`). All processes of the training call it.
+    """Executes a plan in a run that is open for writing (see `begin`). All training processes call it.
 
     Process 0 preprocesses the text and tests. All processes train and yield the events of
     `train_stages`.
@@ -115,14 +115,14 @@ def execute(
         run: the run to execute it in.
         notify: receives messages.
         stop: called between updates; if true, the state is saved, and `Stopped` is the last event.
-        workers: number of processes that tokenize a large corpus; None: one per core.
+        workers: number of processes that tokenize a large corpus; None means one per core.
         allow_new_data: whether a resumed run accepts changed text.
-        threads: number of threads that decode the test set; None: one per core.
+        threads: number of threads that decode the test set; None means one per core.
         test: whether to decode and score the test set.
     """
     preparing = prepare(plan, run, notify, workers, allow_new_data)
     yield from processes.events_of_rank_zero(preparing, run.folder.path.absolute())
-    run.recipe = Run(run.folder).recipe  # which process 0 wrote
+    run.recipe = Run(run.folder).recipe  # process 0 has written it
     processes.run_on_rank_zero(partial(score_before, run, plan.device, threads, notify))
     yield Prepared()
     resolve_auto(run, plan.device, notify)
@@ -163,7 +163,7 @@ def prepare(
         run.recipe = plan.recipe
         module = module_to_keep()
         if module is not None and run.keep_module(module):
-            notify(f"{module.path}: differs from {run.folder.user_module} and replaces it")
+            notify(f"{module.path} differs from {run.folder.user_module} and replaces it")
     elif plan.origin is not None:
         record_origin(plan.origin, run.folder)
     yield from preprocess(run, notify, plan.resume, workers, allow_new_data)
@@ -176,7 +176,7 @@ def prepare(
 def resolve_auto(run: Run, device: torch.device, notify: Notify = ignore) -> None:
     """Determines the largest batch and the fastest values for `auto`, and prepares the process for them.
 
-    Writes them into the run's recipe, so that a resumed training uses the same values.
+    Writes them into the run's recipe, so that a resumed run uses the same values.
     """
     if run.recipe.batch.is_auto:
         resolve_batch(run, device, notify)
@@ -185,7 +185,7 @@ def resolve_auto(run: Run, device: torch.device, notify: Notify = ignore) -> Non
     left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
     if left:
         workload, asked = workload_of_run(run, device), dict.fromkeys(left, "auto")
-        # What the first stage has of its own is not for the others.
+        # Settings of the first stage do not apply to the others.
         key = {**workload.key, "training": {**workload.key["training"], **asked}}
         result = tune_training(replace(workload, config=workload.config.changed(asked), key=key))
         if result.speeds:
@@ -211,7 +211,7 @@ def _keep(run: Run, found: dict[str, Any]) -> None:
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:
-    """Returns the device, prepared for the recipe; under torchrun joins the other processes."""
+    """Returns the device, prepared for the recipe. Under torchrun, joins the other processes."""
     device = devices.choose(name)
     if device.type == "cuda" and any(
         one.training.deterministic for one in recipe.by_stage().values()

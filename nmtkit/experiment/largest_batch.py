@@ -25,7 +25,7 @@ from nmtkit.training.trainer import Trainer
 SHARE = {"cuda": 0.85, "cpu": 0.5}
 """Fraction of free memory that an update may use; lower on CPUs because of memory fragmentation."""
 LEAST_TOKENS = 512
-"""Padded tokens of the smallest trial batch."""
+"""Number of padded tokens in the smallest trial batch."""
 _MOST_TOKENS = 1 << 16
 UPDATES_AN_EPOCH = 32
 """Minimum number of updates per epoch."""
@@ -35,8 +35,8 @@ def largest_batch(needed: Callable[[int], float], limit: float, least: int, most
     """Returns the number of padded tokens that fit into `limit` bytes; 0 if `least` tokens do not fit.
 
     The result lies between `least` and about `most`. `needed` tries a number of tokens and returns
-    the bytes used by the process, or infinity. The number doubles while an extrapolation of the
-    last two trials fits; finally half as many more are tried.
+    the bytes used by the process, or infinity. The number is doubled while an extrapolation of the
+    last two trials fits; finally, one and a half times the number is tried.
     """
     found, used, as_many_more, tokens = 0, 0.0, 0.0, least
     while (
@@ -95,8 +95,8 @@ def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
     found = -int(processes.max_over_ranks([-found])[0])
     if not found:
         raise TrainingError(
-            f"batch.batch_tokens: auto: even {LEAST_TOKENS} padded tokens do not fit into "
-            f"{limit / 2**30:.1f} GiB; train a smaller model, or set a smaller number"
+            f"`batch.batch_tokens: auto` fails, because even {LEAST_TOKENS} padded tokens do not "
+            f"fit into {limit / 2**30:.1f} GiB; train a smaller model, or set a smaller number"
         )
     return found, f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB"
 

@@ -1,4 +1,4 @@
-"""Plans a training: runs all checks of its recipe and collects what is known in advance."""
+"""Plans a training run: checks the recipe and collects everything that is known in advance."""
 
 import os
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def plan(
     resume: bool = False,
     need_files: bool = True,
 ) -> Plan:
-    """Checks a recipe and plans its training; writes and starts nothing, and draws no random numbers.
+    """Checks a recipe and plans its run, without writing files, starting anything or drawing random numbers.
 
     The largest batch, the fastest settings and the vocabulary size depend on the preprocessed text
     and are not known yet. The rows give the rules by which `execute` determines them.
@@ -50,7 +50,7 @@ def plan(
     Args:
         recipe: the recipe to train.
         device: the device to train on.
-        folder: the folder to train in, which must not be the recipe's `init_from`; default: `runs/`
+        folder: the folder to train in, which must not be the recipe's `init_from`. Default: `runs/`
             plus the recipe's name.
         resume: whether to resume the run in the folder, which no longer needs `init_from` and word
             vectors.
@@ -73,8 +73,7 @@ def plan(
     ]
     for direction in recipe.data.zero_shot:
         notes.append(
-            f"{direction}: no corpus in data.train has this direction, so it is translated "
-            "zero-shot"
+            f"no corpus in data.train has the direction {direction}, so it is translated zero-shot"
         )
     origin = None
     if resume:
@@ -114,16 +113,17 @@ def _rows(
     else:
         yield (
             "tokenizer",
-            f"{recipe.tokenizer.kind}, learned from data.train; a small text yields fewer tokens",
+            f"{recipe.tokenizer.kind}, trained on data.train; a small text yields fewer tokens",
         )
     yield (
         "optimizer",
         f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}",
     )
-    tokens_a_batch = (
-        "the maximum that fits," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
-    )
-    yield "batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"
+    if recipe.batch.is_auto:
+        batch = "as many padded tokens as fit"
+    else:
+        batch = f"{recipe.batch.batch_tokens:,} padded tokens"
+    yield "batch", f"{batch} x {training.accumulate}"
     yield "device", devices.describe(device)
     yield from _open_settings(recipe, device)
     for number, stage in enumerate(recipe.stages, start=1):
@@ -141,17 +141,17 @@ def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, 
     if recipe.batch.is_auto:
         yield (
             "batch.batch_tokens",
-            f"measured on the preprocessed text: starting at {LEAST_TOKENS} padded tokens, doubled "
-            "while the longest examples fit into "
+            f"measured on the preprocessed text: {LEAST_TOKENS} padded tokens at first, then "
+            "doubled while the longest examples fit into "
             f"{SHARE['cuda' if device.type == 'cuda' else 'cpu']:.0%} of the free memory and an "
-            f"epoch has {UPDATES_AN_EPOCH} updates",
+            f"epoch has at least {UPDATES_AN_EPOCH} updates",
         )
     open_keys = [key for key in AUTO_KEYS if getattr(recipe.training, key) == "auto"]
     first_stage = next(iter(recipe.by_stage().values()))
     bf16_allowed = first_stage.model.bf16_allowed
     candidates = candidate_training_configs(first_stage.training, device, bf16_allowed)
     if first_stage.training.shard:
-        # one process alone may not hold the model, so nothing is measured
+        # the model may not fit into one process, so nothing is measured
         candidates = candidates[:1]
     for key in open_keys:
         values = dict.fromkeys(str(getattr(candidate, key)) for candidate in candidates)
@@ -159,8 +159,8 @@ def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, 
         if others:
             yield (
                 f"training.{key}",
-                f"{' or '.join(values)}: whichever is fastest in a few updates on the preprocessed "
-                f"text without raising the loss; {first} if the training is too short to measure",
+                f"{' or '.join(values)}: whichever is fastest without raising the loss, in a few "
+                f"updates on the preprocessed text; {first} if the run is too short to measure",
             )
         else:
             yield f"training.{key}", first

@@ -1,4 +1,4 @@
-"""Preprocessing: checks the text of a recipe, learns the tokenizers, and stores the encoded text.
+"""Preprocessing: checks the text of a recipe, trains the tokenizers, and stores the encoded text.
 
 Train is read twice: `Preprocessing.look` checks it and takes a sample for the tokenizers, and
 `Preprocessing.store` encodes it with them. The other splits are read once more in between, see
@@ -14,15 +14,13 @@ from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
-from nmtkit.data.batches.encoding import (
-    PairEncoder,
-    PreprocessingProgress,
-    encode_split,
-    fingerprint,
-)
+from nmtkit.data.batches.encoding import encode_split
+from nmtkit.data.batches.pair_encoder import PairEncoder
+from nmtkit.data.batches.progress import PreprocessingProgress, input_fingerprint
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block
-from nmtkit.data.text.checking import DataReport, FileChecksums, PairChecker, read_checksums
+from nmtkit.data.text.checking import DataReport, PairChecker
+from nmtkit.data.text.checksums import FileChecksums, read_checksums
 from nmtkit.data.text.reading import read_blocks, require_plain_text
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES
 from nmtkit.data.tokenizers.tokenizer_training import (
@@ -54,13 +52,15 @@ class Preprocessing:
         self.origin = origin if origin and origin.vocabulary else None
         data = recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}})
         for split in self.splits:
-            if not data[split]["encoding"]:  # arrays of UTF-8 text are older than this setting
+            if not data[split][
+                "encoding"
+            ]:  # this setting was added later, and arrays of UTF-8 text do not depend on it
                 del data[split]["encoding"]
-            # settings of earlier versions
+            # settings that only earlier versions had
             data[split] |= {"labels_field": "", "alignment_field": ""}
-        # so was this
+        # earlier versions had this setting, too
         tokenizer = recipe.tokenizer.model_dump(mode="json") | {"train_lines": TRAIN_LINES}
-        settings = {  # what the arrays depend on, beside the text
+        settings = {  # everything except the text that the arrays depend on
             "data": data,
             "tokenizer": tokenizer,
             "labels": label_type(self._task.columns),
@@ -68,7 +68,7 @@ class Preprocessing:
             "vocabulary": self.origin and self.origin.vocabulary,
             "copying": recipe.copies,
         }
-        self._mark = fingerprint(settings, recipe.storage_config.paths())
+        self._mark = input_fingerprint(settings, recipe.storage_config.paths())
         self._place, self._report = self.data / "progress.json", DataReport()
         self.progress = (
             PreprocessingProgress.load(self._place, self._mark)
@@ -76,7 +76,7 @@ class Preprocessing:
             else None
         )
         if self.progress and not Store.has_shards(
-            self.data, "train", self._mark, self.progress.shards
+            self.data, "train", self._mark, self.progress.n_shards
         ):
             self.begin(self.progress.tokenizer)
 
@@ -92,7 +92,7 @@ class Preprocessing:
 
     def warning_of_unknown(self, report: DataReport, learned_before: bool) -> str:
         """Returns a warning if much of the text is not in the vocabulary and the model cannot copy."""
-        sides = report.mostly_unknown()
+        sides = report.describe_unknown_sides()
         if not sides or self.recipe.copies:
             return ""
         owner = ""
@@ -106,9 +106,9 @@ class Preprocessing:
             )
         elif learned_before:
             owner = " of this run"
-            remedy = "Restart the training to learn a vocabulary from this text"
+            remedy = "Start a new run to build a vocabulary from this text"
         return (
-            f"warning: not in the vocabulary{owner}: {sides}. The model reads and learns "
+            f"warning: {sides} are not in the vocabulary{owner}. The model sees "
             f"{SPECIALS[UNK]} instead, so a low perplexity is meaningless. {remedy}"
         )
 
@@ -116,19 +116,19 @@ class Preprocessing:
         """Rejects training or validation text that has changed since the run started."""
         before = read_checksums(self._written)
         what = (
-            f"not the text with which {self._folder.path} was started; restore that text, or "
-            "continue"
+            f"this is not the text that {self._folder.path} was started with; restore that text, "
+            "or continue"
         )
-        if not before:  # as after a kill
+        if not before:  # for example after the process was killed
             what = (
-                f"without {self._written} it is unknown whether this is the text of the run; omit "
+                f"because {self._written} is missing, this may not be the text of the run; omit "
                 "--resume, or continue"
             )
         for split in sorted(self.splits.keys() - {"test"}):
-            for path, checksum in FileChecksums().of(self.splits[split].paths()).items():
+            for path, checksum in FileChecksums().checksums_of(self.splits[split].paths()).items():
                 if before.get(split, {}).get(path) != checksum:
                     raise DataError(
-                        f"{path}: {what} with the new text by --resume --allow-new-data, which "
+                        f"{path}: {what} with the new text using --resume --allow-new-data, which "
                         "keeps the tokenizer and starts at the beginning of an epoch"
                     )
 
@@ -139,10 +139,10 @@ class Preprocessing:
         self.progress.save()
 
     def look(self, learns: bool) -> Generator[Diagnosis, None, TokenizerSample]:
-        """Checks the text and samples it for the tokenizer in one pass; DataError if train is unreadable."""
+        """Checks the text and samples it for the tokenizer in one pass; raises DataError if train is unreadable."""
         self.notify(
             f"checking the text, and the language of its first {QUICK_LANGUAGE_PAIRS:,} lines; "
-            "`nmtkit check` checks all of it"
+            "`nmtkit check` checks the language of all lines"
         )
         train = self.splits["train"]
         sample = TokenizerSample(TRAIN_LINES, train.weights, self._task.columns)
@@ -169,7 +169,7 @@ class Preprocessing:
             forms=tokenizers.text_forms(),
         )
         labels = label_type(self._task.columns)
-        # A pair of valid or test that is also in train is a fault of valid or test. To find it without keeping all
+        # A validation or test pair that is also in train is a fault of its own split. To find it without keeping all
         # hashes of train, the hashes of the other splits are collected first, and looked up while train is read. Only
         # then can the other splits be judged and stored. The hashes are of text as the tokenizers normalize it, and
         # `look` has no tokenizers.
@@ -179,12 +179,16 @@ class Preprocessing:
                     checker.register(block)
         for name, files in self.splits.items():
             self.notify(f"reading and checking {name}")
-            keep_text = name != "train" or tokenizers.sampling
             encode_split(
                 data,
                 read_blocks(name, files, observer_for=sums),
                 PairEncoder(
-                    name, tokenizers, recipe.storage_config, keep_text, recipe.copies, labels
+                    split=name,
+                    tokenizers=tokenizers,
+                    config=recipe.storage_config,
+                    stores_text=name != "train" or tokenizers.sampling,
+                    stores_extended_ids=recipe.copies,
+                    label_type=labels,
                 ),
                 checker,
                 fingerprint=self._mark,
@@ -192,7 +196,7 @@ class Preprocessing:
                 progress=self.progress if name == "train" else None,
                 notify=self.notify,
             )
-            self._report.files[name] = sums.of(files.paths())
+            self._report.files[name] = sums.checksums_of(files.paths())
         if checker.estimate_note:
             self.notify(checker.estimate_note)
         write_json(self._written, asdict(self._report))
@@ -207,7 +211,7 @@ def preprocess(
     processes: int | None = None,
     allow_new_data: bool = False,
 ) -> Iterator[Diagnosis | DataReport]:
-    """Checks the text, learns the tokenizers and writes the arrays, unless they are up to date.
+    """Checks the text, trains the tokenizers and writes the arrays, unless they are up to date.
 
     Interrupted preprocessing resumes after its last complete shard. Yields the result of the data
     check (without duplicates and overlap), and then, for each text, counts and faults of the new
@@ -216,14 +220,14 @@ def preprocess(
     Args:
         run: the run whose recipe names the text.
         notify: receives messages.
-        learned_before: keep existing tokenizers, because a model was trained with them.
-        processes: number of processes that tokenize a large corpus; None: one per core.
-        allow_new_data: with `learned_before`, accept changed text.
+        learned_before: whether to keep existing tokenizers, because a model was trained with them.
+        processes: number of processes that tokenize a large corpus; None means one per core.
+        allow_new_data: whether to accept changed text; only with `learned_before`.
     """
     texts = [Preprocessing(run, notify, name) for name in run.recipe.texts()]
     waiting = [text for text in texts if not text.is_done()]
     if not waiting:
-        notify(f"{run.folder.data}: already preprocessed and up to date")
+        notify(f"{run.folder.data}: the text is already preprocessed and up to date")
         return
     if learned_before and not allow_new_data:
         for text in waiting:
@@ -251,13 +255,13 @@ def _prepare_tokenizers(
     if all(stopped.values()):
         for text, progress in stopped.items():
             after = (
-                f" after the first {progress.read:,} pairs of train"
-                if progress and progress.read
+                f" after the first {progress.n_read:,} training pairs"
+                if progress and progress.n_read
                 else ""
             )
             first.notify(
-                f"{text.data}: resuming interrupted preprocessing{after} with the tokenizer it "
-                "learned"
+                f"{text.data}: resuming interrupted preprocessing{after} with the existing "
+                "tokenizer"
             )
         return run.load_tokenizers()
     samples = []
@@ -277,15 +281,14 @@ def _prepare_tokenizers(
             for train in trains
             for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)
         ]:
-            first.notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
+            first.notify(f"training the tokenizer ({config.kind}) on {', '.join(files)}")
         for sample in samples[1:]:
-            samples[0].examples += sample.examples
-            samples[0].total += sample.total
+            samples[0].merge(sample)
         tokenizers = learn_from_sample(config, samples[0], report)
         if shortfall := describe_shortfall(config, tokenizers):
             first.notify(shortfall)
     if not learned_before:
-        # First, so that arrays of an earlier tokenizer are never taken for those of this one.
+        # This comes first, so that arrays of an earlier tokenizer are never mistaken for arrays of this one.
         shutil.rmtree(folder.data, ignore_errors=True)
         tokenizers.save(folder.vocabulary)
     for text in texts:

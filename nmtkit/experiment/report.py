@@ -1,4 +1,4 @@
-"""Writes a page about a training: curves, samples over time, data, machine and cost."""
+"""Writes a page about a run: curves, samples over time, data, machine and cost."""
 
 import math
 from collections import Counter
@@ -39,9 +39,9 @@ def save_report(run: Run, path: Path, count: bool = True) -> None:
         write_picture(render("plots/templates/report.html", _facts(run, count)).encode(), path)
     except NmtkitError:
         raise
-    except Exception as fault:  # whatever files hold that were changed by hand
+    except Exception as fault:  # files may have been edited by hand
         what = (
-            f"its logs are damaged, or one of your own components fails on an example ({fault!r})"
+            f"the logs are damaged, or one of your own components fails on an example ({fault!r})"
         )
         raise DataError(f"{run.folder.path}: {what}; use a copy of the run") from fault
 
@@ -56,7 +56,7 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
     tokens, samples = Counter[str](), log.samples()
     for stage, event in log.read():
         tokens[stage] += event.tokens if isinstance(event, Step) else 0
-    # a stage before may have had others
+    # an earlier stage may have logged other examples
     examples = [[text[:2] for text in texts] for _, texts in samples]
     samples = [one for one, own in zip(samples, examples, strict=True) if own == examples[-1]]
     shown = (
@@ -82,9 +82,7 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
         "stages": curves.stages,
         "samples": [samples[number] for number in sorted(shown)],
         "tokens": tokens.total(),
-        "operations": _operations(run, tokens)
-        if count
-        else "not counted for such a short training",
+        "operations": _operations(run, tokens) if count else "not counted for such a short run",
         "published": PUBLISHED.get(run.recipe.name),
         "counted": WHAT_COUNTS,
     }
@@ -93,8 +91,8 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
 def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any]:
     """Returns curves with round ticks on both axes, thinned to a visible number of points.
 
-    The value axis begins at zero, or lower for negative values; without `from_zero` near the lowest
-    value.
+    The value axis begins at zero, or lower for negative values. Without `from_zero`, it begins near
+    the lowest value.
     """
     thinned = {}
     for name, points in lines.items():

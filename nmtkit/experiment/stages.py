@@ -47,7 +47,7 @@ class StageStarted:
     updates_before: int
     seconds_before: float
     training: TrainingConfig
-    """Its settings; limits count from the start of the stage."""
+    """Settings of the stage; limits count from its start."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def train_stages(
     """Trains a preprocessed run; logs and yields the events of `nmtkit.training.loop.train`.
 
     Each stage begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are
-    counted from the start of the first stage. With `resume` training continues from the last saved
+    counted from the start of the first stage. With `resume`, training continues from the last saved
     state as if it had never stopped. `stop` is called between updates; if it returns true, the
     state is saved and training stops.
     """
@@ -94,7 +94,7 @@ def train_stages(
 
 @dataclass(eq=False)
 class _StagedTraining:
-    """One training with all its stages and the arguments of `train_stages`; without stages, one unnamed stage."""
+    """A training run with all its stages (or one unnamed stage) and the arguments of `train_stages`."""
 
     run: Run
     device: torch.device
@@ -144,7 +144,7 @@ class _StagedTraining:
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: _EarlierStages) -> None:
         if self._log is None:
-            # Nothing is removed before a state was loaded that training goes on from.
+            # Nothing is removed until the state from which training resumes has been loaded.
             after = unvalidated = None
             if self.resume:
                 self.run.folder.result.unlink(missing_ok=True)
@@ -162,7 +162,7 @@ class _StagedTraining:
         if average.exists():
             average.unlink()
             self.notify(
-                f"{average}: removed, because training resumes; average again after training"
+                f"{average} was removed, because training resumes; average again after training"
             )
 
     def _train_stage(
@@ -211,7 +211,7 @@ class _StagedTraining:
         optimizer_state, vectors = None, recipe.pretrained_embeddings
         if recipe.training.max_minutes == 0:
             self.notify(
-                f"stage {stage.name}: earlier stages have used up training.max_minutes, so it is "
+                f"earlier stages have used up training.max_minutes, so stage {stage.name} is "
                 "only validated"
             )
         if going_on:
@@ -241,15 +241,16 @@ class _StagedTraining:
                 else f"{batches // now} or {batches // now + 1}"
             )
             idle = (
-                f"; {now - batches} of them would be idle, so use {batches}"
+                f"; {now - batches} processes would be idle, so use only {batches}"
                 if batches < now
                 else ""
             )
             begun = (
-                f"started with {before} process{'es' if before > 1 else ''}, resuming with {now}"
+                f"the run was started with {before} process{'es' if before > 1 else ''} and "
+                f"resumes with {now}"
             )
             self.notify(
-                f"{begun}: an update still has {batches} batches, {share} per process{idle}"
+                f"{begun}; an update still has {batches} batches, {share} per process{idle}"
             )
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
@@ -328,7 +329,7 @@ def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
 def _load_previous_stage(
     model: Model, stages: list[SavedStage], number: int, notify: Notify
 ) -> dict[str, torch.Tensor] | None:
-    """Loads the previous stage's best weights; returns the optimizer's state if it is the same one."""
+    """Loads the previous stage's best weights; returns the state of the optimizer if both stages use the same one."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
     new, gone = assign_matching_weights(
@@ -340,12 +341,12 @@ def _load_previous_stage(
         "stage "
     )
     message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
-    message += f"; newly initialised weights: {', '.join(new)}" if new else ""
+    message += f"; newly initialized weights: {', '.join(new)}" if new else ""
     message += f"; unused weights: {', '.join(gone)}" if gone else ""
     kept = (
-        f"{kind} keeps its state"
+        f"the optimizer {kind} keeps its state"
         if kind == other
-        else f"{other} starts without a state after {kind}"
+        else f"the optimizer {other} starts without the state of {kind}"
     )
     notify(f"{message}; {kept}")
     if kind != other:
@@ -375,15 +376,15 @@ def _load_embeddings(
         ]
         matched, count = len(pretrained.ids), len(vocabulary)
         notify(
-            f"{path}: {pretrained.n_file_vectors:,} vectors; {matched:,} of the {count:,} tokens "
-            f"({matched / count:.1%}) are initialised with one in {' and '.join(places)}, scaled "
-            f"by {factor:.3g}; the others are random"
-            + ("; none of them will be trained" if config.freeze else "")
+            f"{path} contains {pretrained.n_file_vectors:,} vectors; {matched:,} of the {count:,} "
+            f"tokens ({matched / count:.1%}) are initialized with one in {' and '.join(places)}, "
+            f"scaled by {factor:.3g}; the others are random"
+            + ("; all of these embeddings stay frozen" if config.freeze else "")
         )
 
 
 def more_time_advice(run: Run, stopped: Stopped) -> str | None:
-    """Suggests training longer if a limit ended a training that was still improving."""
+    """Suggests training longer if a limit ended a run that was still improving."""
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
     scores = [score for _, score in facts["validations"]]
@@ -402,7 +403,7 @@ def more_time_advice(run: Run, stopped: Stopped) -> str | None:
     ):
         key, how = (
             "training.schedule.updates",
-            "its learning rate has reached zero, so restart with a larger",
+            "the learning rate has reached zero, so restart with a larger",
         )
     own = any(key in dict(one.changed_keys()) for one in run.recipe.stages[-1:])
     how += f" stages.{stage.name}.{key}" if own else f" {key}"

@@ -1,11 +1,11 @@
-"""Finds the precision and threads that train a model fastest by measuring a few seconds of updates.
+"""Finds the precision and the number of threads that train a model fastest by measuring a few seconds of updates.
 
 A new model runs updates on the first batches in every configuration that the recipe allows, in
 turn, so that machine noise affects all of them. Updates are small enough for three rounds in
 `MAX_SECONDS`. Configurations that are clearly slower than the fastest drop out; the median decides
-between the others. The result is cached, so equal trainings on one machine use equal settings.
+between the others. The result is cached, so equal runs on one machine use equal settings.
 
-A training of less than `MIN_MINUTES` or `MIN_TOKENS` uses the first configuration, which is exact,
+A run of less than `MIN_MINUTES` or `MIN_TOKENS` uses the first configuration, which is exact,
 without measuring.
 """
 
@@ -47,7 +47,7 @@ from nmtkit.training.trainer import Trainer
 MAX_SECONDS = 5.0
 """Time limit of the measurement in seconds; the first update, with an eighth of a batch, always runs."""
 MIN_MINUTES = 2.0
-"""A training with fewer `max_minutes` is not measured ..."""
+"""A run with fewer `max_minutes` is not measured ..."""
 MIN_TOKENS = 500_000
 """... and neither is one whose updates have fewer target tokens in all."""
 ROUNDS = 5
@@ -70,7 +70,7 @@ SAME_LOSS = 1.005
 
 @dataclass(frozen=True)
 class TrainingSpeedConfig:
-    """Settings that affect the speed of an update; the fields are keys of the recipe's group `training`."""
+    """Settings that affect the speed of an update; the field names are keys of `training` in a recipe."""
 
     precision: Literal["fp32", "bf16"]
     matmul_precision: devices.MatmulPrecision
@@ -102,7 +102,7 @@ def candidate_training_configs(
         precisions.append("bf16")
     candidates = []
     for precision in precisions:
-        # bf16 leaves hardly a product in float32
+        # with bf16, hardly any products are in float32
         for matmul in matmuls if precision == "fp32" else matmuls[:1]:
             for count in dict.fromkeys(threads):
                 candidates.append(TrainingSpeedConfig(precision, matmul, count))
@@ -114,10 +114,10 @@ def tune_training(
 ) -> TuningResult[TrainingSpeedConfig]:
     """Returns the fastest configuration, cached or newly measured; see the module docstring.
 
-    Random states are restored. All processes take part, and process 0's clock counts. Afterwards
-    call `device.prepare` again, because the process is left in one of the configurations. `again`
-    measures despite the cache or a short training. With `need_speed` a short training gets the
-    speed of the first configuration.
+    Random states are restored. All processes take part, and process 0's clock counts. Call
+    `device.prepare` again afterwards, because the process is left in one of the configurations. `again`
+    measures despite the cache or a short run. With `need_speed`, a short run gets the speed of the
+    first configuration.
     """
     with randomness.fork_rng(workload.device):
         model = workload.build()
@@ -125,12 +125,12 @@ def tune_training(
             workload.config, workload.device, model.config.bf16_allowed
         )
         unmeasured = TuningResult(candidates[0])
-        if workload.config.shard:  # one process alone may not hold the model
+        if workload.config.shard:  # the model may not fit into one process
             return unmeasured
         is_short = is_too_short(workload)
         if is_short and not again:
             candidates = candidates[:1]
-        # A short training keeps its settings when a longer one of the same model has been measured.
+        # A short run keeps its settings even if a longer run of the same model has been measured.
         key = {**workload.key, "short": True} if is_short else workload.key
         is_first = processes.rank() == 0
         known = speed_cache.get(key, TrainingSpeedConfig) if is_first and not again else None
@@ -147,7 +147,7 @@ def tune_training(
 
 
 def is_too_short(workload: TrainingWorkload) -> bool:
-    """Returns whether a training is too short to measure, judging only by its recipe and text."""
+    """Returns whether a run is too short to measure, judging only by its recipe and text."""
     config = workload.config
     if config.max_minutes and config.max_minutes < MIN_MINUTES:
         return True
@@ -201,7 +201,7 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
 
 
 class SafeGradients(UpdateGradients):
-    """Aborts an update that exceeds memory or time, such that training could continue.
+    """Aborts an update that exceeds memory or time, in such a way that training could continue.
 
     A process whose pass does not fit still takes part in the reduction of gradients.
     """
@@ -217,7 +217,7 @@ class SafeGradients(UpdateGradients):
             return super().backward(update, batch, reducer)
         except (torch.OutOfMemoryError, TimeLimitError):
             self.failed = True
-        self.clear()  # the error is gone, and with it all that the pass had allocated
+        self.clear()  # the error has been released, and with it all memory that the pass had allocated
         # An update whose loss is not finite is skipped.
         return torch.full((len(self.normalizers),), math.nan, device=self.device)
 
@@ -271,7 +271,7 @@ class _Trials:
             if not left or len(left) == 1 < len(candidates):
                 break
         medians = {config: median(values) for config, values in seconds.items() if values}
-        if seconds and not medians:  # there was no time for more than pieces
+        if seconds and not medians:  # there was only time for parts of batches
             self.stream.every = SMALLEST_PIECE
             medians = pieces
         return self._result(candidates, medians)
@@ -303,7 +303,7 @@ class _Trials:
         with time_limit(limit, self.model):
             try:
                 self.trainer.make_update()
-            except TimeLimitError:  # after the passes through the model
+            except TimeLimitError:  # raised after the forward and backward passes
                 self.gradients.failed = True
         seconds = devices.read_clock(self.device) - begun
         of_first_process = seconds if processes.rank() == 0 else 0.0
@@ -334,11 +334,11 @@ class _Trials:
                 if (one.precision, one.matmul_precision) == ("fp32", "highest")
             ]
             best = min(exact, key=medians.__getitem__, default=best)
-        best = processes.broadcast_object(best)  # each process has looked at batches of its own
+        best = processes.broadcast_object(best)  # each process has used its own batches
         return TuningResult(best, speeds)
 
     def _has_loss_of(self, first: TrainingSpeedConfig, other: TrainingSpeedConfig) -> bool:
-        # all log-probabilities are in memory at a time
+        # all log-probabilities are in memory at once
         self.stream.next, self.stream.every = 0, SMALLEST_PIECE
         sample = next(self.stream)
         exact_loss = _loss(self.model, sample, first, self.device)

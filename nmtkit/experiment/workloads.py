@@ -1,4 +1,4 @@
-"""A training as a workload to measure: the model, its first batches and its limits."""
+"""A training run as a workload to measure: the model, the first batches and the limits."""
 
 import math
 import sys
@@ -28,12 +28,12 @@ from nmtkit.training.parallel import processes
 AUTO_KEYS = ("precision", "matmul_precision", "threads")
 """The `auto` settings in the recipe's group `training`."""
 _SENTENCE = 25
-"""Approximate words per sentence, including its end."""
+"""Approximate number of words per sentence, including its end."""
 
 
 @dataclass(frozen=True)
 class TrainingWorkload:
-    """A training to measure."""
+    """A training run to measure."""
 
     build: Callable[[], Model]
     """Creates the model."""
@@ -44,11 +44,11 @@ class TrainingWorkload:
     key: Mapping[str, Any]
     """The key of the cached result; see `training_workload_key`."""
     updates_an_epoch: float
-    """Approximate; infinite if unknown."""
+    """Approximate number of updates per epoch; infinite if unknown."""
 
 
 class CyclingStream:
-    """Repeats some batches, or a piece of each."""
+    """Repeats the given batches, or a part of each."""
 
     epoch = 0
 
@@ -56,7 +56,7 @@ class CyclingStream:
         self.batches = batches
         self.next = 0
         self.every = 1
-        """Uses one sentence out of this many."""
+        """Each batch uses only one out of this many sentences."""
 
     def __next__(self) -> Batch:
         batch = self.batches[self.next % len(self.batches)]
@@ -103,14 +103,16 @@ def training_workload_key(
 
 
 def workload_of_run(run: Run, device: torch.device, number: int = 0) -> TrainingWorkload:
-    """Returns the training of a preprocessed run, or the stage with this number (from 0)."""
+    """Returns the workload of a preprocessed run, or of the stage with this number (from 0)."""
     stage, tokenizers = run.stages()[number], run.load_tokenizers()
     first, store = stage.recipe, Store.open(stage.data, "train")
 
     def first_batches(count: int) -> list[Batch]:
         return list(islice(training_batches(first, store, tokenizers, first.seed), count))
 
-    numbers = np.arange(0, len(store), max(1, len(store) // 1_000_000))  # of a large corpus not all
+    numbers = np.arange(
+        0, len(store), max(1, len(store) // 1_000_000)
+    )  # only a sample of a large corpus
     tokens = int(np.maximum(*widths(store, None, numbers)).sum()) * len(store) / len(numbers)
     examples = tokens / first.batch.block_tokens if first.batch.block_tokens else len(store)
     batches = max(
@@ -129,9 +131,9 @@ def workload_of_run(run: Run, device: torch.device, number: int = 0) -> Training
 def synthetic_workload(
     recipe: Recipe, lengths: tuple[int, int], device: torch.device
 ) -> TrainingWorkload:
-    """Returns the training of a recipe without text: random words and the largest vocabulary.
+    """Returns the workload of a recipe without text, with random words and the largest vocabulary.
 
-    `lengths` are typical source and target lengths in tokens. Of a recipe's stages, the first one
+    `lengths` are typical source and target lengths in tokens. In a recipe with stages, the first one
     counts.
     """
     first = first_stage(recipe)

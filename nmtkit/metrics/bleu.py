@@ -34,18 +34,18 @@ SPM_TOKENIZERS = ("flores101", "flores200", "spm")
 
 @dataclass(frozen=True)
 class BleuScore(Score):
-    """BLEU and its components, Papineni et al. 2002, section 2.3."""
+    """BLEU and its components (Papineni et al. 2002, section 2.3)."""
 
     precisions: tuple[float, ...]
     """Precisions of 1- to 4-grams, 0 to 100, smoothed."""
     brevity_penalty: float
-    """Below 1 if the output is shorter than the references, else 1."""
+    """Brevity penalty: below 1 if the output is shorter than the references, otherwise 1."""
     ratio: float
     """`hyp_length / ref_length`."""
     hyp_length: int
     """Number of output tokens."""
     ref_length: int
-    """Number of reference tokens; per sentence, the reference closest in length counts."""
+    """Number of reference tokens. For each sentence, the reference closest in length counts."""
 
     @property
     def parts(self) -> str:
@@ -88,7 +88,7 @@ class SacrebleuMetric(TextMetric):
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
-        # sacrebleu takes it from nowhere else
+        # sacrebleu reads it only from here
         with patch.dict(os.environ, SACREBLEU_SEED=str(resampling.seed)):
             test = PairedTest(
                 outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples
@@ -105,7 +105,9 @@ class SacrebleuMetric(TextMetric):
                     else result.p_value
                 )
                 score = Score(title, result.score, str(signature))
-                if isinstance(metric, _sacrebleu().BLEU):  # the test keeps no parts
+                if isinstance(
+                    metric, _sacrebleu().BLEU
+                ):  # sacrebleu's test does not keep the components
                     score = replace(_score(metric, texts), signature=score.signature)
                 mean, interval = (
                     None if value is None else float(value) for value in (result.mean, result.ci)
@@ -141,7 +143,7 @@ def _score(metric: Any, texts: Texts) -> Score:
 
 
 def _sacrebleu() -> Any:
-    import sacrebleu  # on use: most commands score nothing
+    import sacrebleu  # imported late: most commands do not score anything
 
     return sacrebleu
 
@@ -152,7 +154,7 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
         raise NmtkitError(
             f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}"
         )
-    # the same, without sacrebleu's warning that the name is old
+    # the same tokenizer, without sacrebleu's warning about the old name
     name = "flores101" if name == "spm" else name
     # `force` silences the warning about tokenized text, which tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
@@ -160,8 +162,11 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
         return _named_bleu(order)(**settings, max_ngram_order=order, references=references)
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        remedy = "run this once with a network, after deleting a broken file in ~/.sacrebleu/models"
-        more = f"; it needs a model: {remedy}" if name in SPM_TOKENIZERS else ""
+        remedy = (
+            "delete any damaged file in ~/.sacrebleu/models, and run this command once with an "
+            "internet connection"
+        )
+        more = f"; this tokenizer needs a model file, so {remedy}" if name in SPM_TOKENIZERS else ""
         raise NmtkitError(
             f"tokenizer {options.tokenize!r} is not available: {reason}{more}"
         ) from error
@@ -169,7 +174,7 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
 
 @cache
 def _named_bleu(order: int) -> Any:
-    """BLEU of sacrebleu with a separate name for shorter n-grams, because sacrebleu keys metrics by name."""
+    """Returns sacrebleu's BLEU, renamed for shorter n-grams, because sacrebleu identifies metrics by name."""
     plain = _sacrebleu().BLEU
 
     def named(self: Any, stats: list[int]) -> Any:
@@ -292,7 +297,7 @@ class LengthBucket:
     count: int
     """Number of examples."""
     score: Score | None
-    """Their corpus BLEU; None without examples."""
+    """Corpus BLEU of these examples; None if there are none."""
 
 
 def by_length(

@@ -18,7 +18,7 @@ AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs
 def perplexity(log_prob: float, n_tokens: int) -> Score:
     """Returns the perplexity per token, `exp(-log_prob / n_tokens)`, in nats and including EOS."""
     if n_tokens < 1:
-        raise DataError("perplexity is undefined: there are no tokens")
+        raise DataError("perplexity is undefined, because there are no tokens")
     try:
         value = math.exp(-log_prob / n_tokens)
     except OverflowError:
@@ -43,8 +43,8 @@ def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> tuple[Scor
     n_sure = sum(len(alignment.sure) for alignment in gold)
     if n_predicted + n_sure == 0:
         raise DataError(
-            "the alignment error rate is undefined: there are no predicted links and no sure "
-            "gold links"
+            "the alignment error rate is undefined, because there are no predicted links and no "
+            "sure gold links"
         )
     hit_sure = sum(
         len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True)

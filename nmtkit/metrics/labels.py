@@ -17,16 +17,16 @@ from nmtkit.metrics.significance import ExampleMetric
 def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
     """Returns predicted and true labels per example; DataError if lines differ in their number of labels.
 
-    With several references, the one with the predicted label counts, else the first.
+    With several references, the one with the predicted label counts, or the first if there is none.
     """
     pairs = []
     for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
         given, *wanted = map(str.split, (hyp, *refs))
         if others := [len(ref) for ref in wanted if len(ref) != len(given)]:
             raise DataError(
-                f"line {number}: {len(given)} labels, but its reference has {others[0]}; labels "
-                "are separated by white space and compared one by one, so write a label of "
-                "several words as one word"
+                f"line {number}: the hypothesis has {len(given)} labels, but the reference has "
+                f"{others[0]}; labels are separated by white space and compared one by one, so "
+                "write a label of several words as one word"
             )
         choices = zip(given, *wanted, strict=True)
         pairs.append(
@@ -42,7 +42,7 @@ class Confusion:
     labels: Sequence[str]
     """Labels in alphabetical order."""
     counts: npt.NDArray[np.int64]
-    """`(true, predicted)`."""
+    """Counts by true and predicted label, `(true, predicted)`."""
 
     @property
     def rows(self) -> list[list[str | int]]:
@@ -85,7 +85,7 @@ class MacroF1(ExampleMetric):
             for label in pair
         }
         if not found:
-            raise DataError("F1 is undefined: no line has a label")
+            raise DataError("F1 is undefined, because no line has a label")
         metrics = [replace(metric, labels=tuple(sorted(found))) for metric in metrics]
         return super().measure(metrics, systems, options, resampling)
 
@@ -123,7 +123,7 @@ class Accuracy(ExampleMetric):
         """Returns correct labels and all labels per example, `(examples, 2)`; DataError if counts differ."""
         counts = [[sum(one == other for one, other in own), len(own)] for own in label_pairs(texts)]
         if not any(count for _, count in counts):
-            raise DataError("accuracy is undefined: no line has a label")
+            raise DataError("accuracy is undefined, because no line has a label")
         return np.array(counts, dtype=np.float64)
 
     @override

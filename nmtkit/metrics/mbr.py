@@ -82,7 +82,7 @@ def _chrf_of(shared: Floats, counts: Floats) -> Floats:
     both = (counts[:, :, None] > 0) & (counts[:, None, :] > 0)  # (L,N,N)
     lengths = np.maximum(both.sum(0), 1)
     precision = np.where(both, shared / np.maximum(counts, 1)[:, :, None], 0.0).sum(0) / lengths
-    recall = precision.T  # what is the output of one pair is the reference of another
+    recall = precision.T  # the output of one pair is the reference of another
     divisor: Floats = np.maximum(BETA_SQUARED * precision + recall, MIN_DIVISOR)
     scores: Floats = 100.0 * (1.0 + BETA_SQUARED) * precision * recall / divisor
     return scores

@@ -1,4 +1,4 @@
-"""The base classes of metrics, their registry, and scoring by several of them."""
+"""The base classes of metrics, their registry, and functions that score with several metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -40,13 +40,13 @@ class Score:
     name: str
     """The usual name of the metric, such as "BLEU" or "ROUGE-L"."""
     value: float
-    """0 to 100, except for metrics without an upper limit (TER, perplexity)."""
+    """The score, from 0 to 100 except for metrics without an upper limit (TER, perplexity)."""
     signature: str
     """`key:value` pairs joined by "|", ending with the program version."""
 
     @property
     def parts(self) -> str:
-        """Returns the components of the score that lines show after it."""
+        """Returns the components of the score, which are printed after it."""
         return ""
 
 
@@ -61,7 +61,7 @@ class Comparison:
     interval: float | None = None
     """Half the width of the bootstrap's 95% confidence interval in points."""
     p_value: float | None = None
-    """p-value: probability of such a large difference from the baseline by chance; None for the baseline."""
+    """Probability (p-value) of so large a difference from the baseline by chance; None for the baseline."""
 
     def line(self, width: int = 1) -> str:
         """Formats a sacrebleu line with `width` digits: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`."""
@@ -79,9 +79,9 @@ class Options:
     tokenize: str = "13a"
     """Tokenizer of BLEU and GLEU, from `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for tokenized text."""
     words: Literal["auto", "a-z0-9", "unicode"] = "auto"
-    """Words of ROUGE: of letters a-z and digits, like rouge-score; or of all letters, where each
-    letter of a script without spaces is a word. auto: unicode if most letters of the references are
-    not Latin.
+    """Words that ROUGE compares. They consist of letters a-z and digits, as in rouge-score, or with
+    `unicode` of all letters, where each letter of a script without spaces is a word. `auto` selects
+    `unicode` if most letters of the references are not Latin.
     """
     lowercase: bool = False
     """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
@@ -108,17 +108,17 @@ class Resampling:
     """
 
     kind: Literal["bs", "ar"]
-    """bs (bootstrap) or ar (randomization), as in sacrebleu and in signatures."""
+    """The method: bs (bootstrap) or ar (approximate randomization), as in sacrebleu and in signatures."""
     n_samples: int
     """Number of draws, 1 to `MAX_SAMPLES`; sacrebleu keeps all in memory, about 80 bytes per draw and line."""
     seed: int = 12345
-    """At least 1, because 0 means no fixed seed in sacrebleu."""
+    """Random seed; at least 1, because 0 means no fixed seed in sacrebleu."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_samples <= MAX_SAMPLES or self.seed < 1:
             raise NmtkitError(
-                f"a significance test requires samples from 1 to {MAX_SAMPLES:,} and a seed of at "
-                f"least 1; they are {self.n_samples} and {self.seed}"
+                f"a significance test requires 1 to {MAX_SAMPLES:,} samples and a seed of at least "
+                f"1, not {self.n_samples} samples and seed {self.seed}"
             )
 
     def __str__(self) -> str:
@@ -157,7 +157,7 @@ class Texts:
             isinstance(ref, str) for ref in (self.refs, *self.refs)
         ):
             raise DataError(
-                "hyps must be a list of texts and refs a list of such lists, but a single text "
+                "`hyps` must be a list of texts and `refs` a list of such lists, but a single text "
                 "was given"
             )
         if not self.refs:
@@ -192,10 +192,10 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric registered in `METRICS`; text metrics are `ExampleMetric`s, or a library runs their tests."""
+    """A metric in `METRICS`. Text metrics are `ExampleMetric`s, or a library runs their significance tests."""
 
     name: str
-    """Name in options and recipes."""
+    """Name of the metric in options and recipes."""
     title: str
     """Title in tables and figures, and `Score.name`."""
     higher_is_better: bool = True
@@ -207,13 +207,13 @@ class Metric:
     family: str = ""
     """A name that selects all metrics of its family."""
     package: str = ""
-    """The optional module that computes it, if any."""
+    """The optional module that computes the metric, if any."""
     extra: str = ""
     """The extra of nmtkit that installs this module."""
 
     @property
     def installed(self) -> bool:
-        """Returns whether its package is installed."""
+        """Returns whether the package of the metric is installed."""
         return not self.package or find_spec(self.package) is not None
 
 
@@ -240,7 +240,7 @@ class TextMetric(Metric, ABC):
         return self.measure([self], [texts], options, None)[0][0].score
 
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
-        """Returns a warning about these references, or an empty text."""
+        """Returns a warning about these references, or an empty string."""
         return ""
 
 
@@ -257,7 +257,7 @@ def text_metrics(names: Iterable[str] | None = None) -> list[TextMetric]:
 
 
 def metric_names(given: Iterable[str]) -> list[str]:
-    """Resolves user-given names: "rouge" selects all four, and repeated names count once."""
+    """Resolves names given by the user: "rouge" selects all four ROUGE metrics, and repeated names count once."""
     names: list[str] = []
     for name in given:
         if name == "comet":
@@ -271,10 +271,11 @@ def metric_names(given: Iterable[str]) -> list[str]:
         metric = METRICS.get(name)
         if not metric.installed:
             raise NmtkitError(
-                f"metric {name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'"
+                f"metric {name!r} is not installed; install it with `pip install "
+                f"'nmtkit[{metric.extra}]'`"
             )
     if not names:
-        raise NmtkitError("no metric given; name at least one, such as bleu")
+        raise NmtkitError("no metric given; specify at least one, for example bleu")
     return names
 
 
@@ -289,8 +290,7 @@ def _family(name: str) -> list[str]:
         if name in METRICS:
             needs = METRICS.get(name).needs
             raise NmtkitError(
-                f"metric {name!r} does not compare texts but needs {needs}: "
-                f"{suggest_names(name, valid)}"
+                f"metric {name!r} needs {needs} instead of texts: {suggest_names(name, valid)}"
             )
         raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, valid)}")
     return members

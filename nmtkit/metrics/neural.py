@@ -1,6 +1,6 @@
 """BERTScore with its own library, which an extra of nmtkit installs.
 
-It uses a large pretrained model, which it downloads on first use, on the first CUDA device or on the CPU.
+It uses a large pretrained model, which is downloaded on first use and runs on the first CUDA device or on the CPU.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class ModelMetric(ExampleMetric):
     model: str = field(kw_only=True)
     """Hugging Face model name, or a path."""
     library: str = field(kw_only=True)
-    """pip package that runs it."""
+    """The pip package that runs the model."""
 
     @override
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
@@ -39,9 +39,9 @@ class ModelMetric(ExampleMetric):
         except (ImportError, OSError, KeyError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise NmtkitError(
-                f"metric {self.name!r}: the model {self.model} cannot be loaded ({reason}); it is "
-                f"downloaded on first use: after pip install 'nmtkit[{self.extra}]', run this once "
-                "with a network"
+                f"metric {self.name!r}: cannot load the model {self.model} ({reason}); it is "
+                "downloaded on first use, so install the metric with `pip install "
+                f"'nmtkit[{self.extra}]'`, and run this command once with an internet connection"
             ) from error
 
 
@@ -69,8 +69,10 @@ def _bert_scorer(model: str) -> Any:
 
 _bert_metric = partial(BertScore, package="bert_score", extra="bertscore", library="bert-score")
 for _metric in (
-    # the library's choice for most
+    # the library's default for most languages
     _bert_metric("bertscore", "BERTScore", model="bert-base-multilingual-cased"),
-    _bert_metric("bertscore-en", "BERTScore-en", model="roberta-large"),  # and for English
+    _bert_metric(
+        "bertscore-en", "BERTScore-en", model="roberta-large"
+    ),  # the library's default for English
 ):
     METRICS.register(_metric.name)(_metric)

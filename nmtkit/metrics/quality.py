@@ -23,8 +23,8 @@ from nmtkit.metrics.metric import METRICS, Metric, Score, Texts
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 MIN_FRAGMENT_WORDS = 3
-"""Number of words in a copied fragment that shows that its sentence was used; shorter ones such as
-"of the" are chance.
+"""Number of words in a copied fragment that shows that its sentence was used; shorter fragments such as
+"of the" may be chance.
 """
 
 
@@ -42,7 +42,7 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall
 
 @dataclass(frozen=True)
 class QualityReport:
-    """Means over summaries; shares range from 0 to 100. A mean over nothing is None."""
+    """Means over summaries; shares range from 0 to 100. A mean over no summaries is None."""
 
     summaries: int
     empty: int
@@ -172,7 +172,9 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
             runs = [
                 (_run(words, here, article, place), -place) for place in places.get(words[here], ())
             ]
-            length, place = max(runs, default=(1, 1))  # of equal runs the first in the article
+            length, place = max(
+                runs, default=(1, 1)
+            )  # of runs of equal length, the first in the article
             if runs:
                 fragments.append(range(-place, length - place))
             here += length
@@ -220,7 +222,7 @@ def term_recall(
             words = _joined(phrase, lowercase)
             if not words.strip():
                 raise DataError(
-                    f"example {number}: the term {phrase!r} contains no letter or digit"
+                    f"example {number}: the term {phrase!r} contains no letters or digits"
                 )
             n_terms += 1
             hits += words in text

@@ -21,7 +21,7 @@ from nmtkit.metrics.significance import ExampleMetric
 def lead(article: str, n: int) -> str:
     """Returns the first `n` sentences of an article on one line, the lead baseline."""
     if n < 1:
-        raise NmtkitError(f"a lead requires at least 1 sentence, not {n}")
+        raise NmtkitError(f"a lead must have at least 1 sentence, not {n}")
     return " ".join(split_sentences(article)[:n])
 
 
@@ -30,7 +30,7 @@ class RougeScore(Score):
     """A ROUGE score: `value` is the mean F1 over examples; with several references, the best F1 counts."""
 
     precision: float
-    """Mean over examples, 0 to 100."""
+    """Mean precision over examples, 0 to 100; `recall` likewise."""
     recall: float
 
 
@@ -40,7 +40,7 @@ class RougeMetric(ExampleMetric):
 
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N,
     section 3.1 for ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over
-    sentences). With several references, the one with the highest F1 counts per example and type.
+    sentences). With several references, the one with the highest F1 counts for each example and type.
     rouge-score keeps only the letters a-z and digits, so ROUGE would be 0 for most languages;
     `Options.words` selects the words to compare.
     """
@@ -85,10 +85,10 @@ class RougeMetric(ExampleMetric):
             because = (
                 ""
                 if options.words == "unicode"
-                else f", since the references are {_main_script(refs)}"
+                else f", since most letters in the references are {_main_script(refs)}"
             )
             return (
-                f"ROUGE compares words with letters of all scripts (tok:unicode){because}; "
+                f"ROUGE compares the words of all scripts here (tok:unicode){because}; "
                 "rouge-score itself keeps only a-z and 0-9, so compare these scores only with "
                 "scores computed in the same way"
             )
@@ -127,7 +127,7 @@ _UNSPACED_END = re.compile(r"(?<=[。！？｡।])\s*(?=\S)")
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
     """Returns precision, recall and F1 (last axis), 0 to 100, by type (axis 0) and example (axis 1)."""
-    # on use: with what it loads it takes as long as torch
+    # imported late: with its dependencies it takes as long to load as torch
     from rouge_score.rouge_scorer import RougeScorer
 
     is_unicode = options.words == "unicode"
@@ -143,7 +143,9 @@ def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.ND
     values = np.empty((len(types), len(texts.hyps), 3))
     for i, (hyp, references) in enumerate(zip(texts.hyps, texts.references, strict=True)):
         best = scorer.score_multi([prepared(reference) for reference in references], prepared(hyp))
-        values[:, i] = [best[name] for name in types]  # a named tuple: precision, recall, fmeasure
+        values[:, i] = [
+            best[name] for name in types
+        ]  # a named tuple of precision, recall and fmeasure
     return 100 * values
 
 
@@ -161,7 +163,10 @@ class _CachedTokenizer:
 
 
 class _UnicodeTokenizer:
-    """Lower-cased words of all letters. A letter of a script without spaces is a word; English words are stemmed."""
+    """Splits text into lower-cased words of any script, and stems English words.
+
+    Each letter of a script without spaces is a word.
+    """
 
     def __init__(self, stem: bool) -> None:
         self._stem = stem

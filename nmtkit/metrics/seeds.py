@@ -1,4 +1,4 @@
-"""BLEU of a system over several trainings with different seeds, and significance tests between such systems."""
+"""BLEU of a system over several training runs with different seeds, and significance tests between such systems."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ class SeedSummary:
 
     name: str
     scores: list[float]
-    """BLEU of each training, 0 to 100."""
+    """BLEU of each training run, 0 to 100."""
     p_value: float | None
-    """p-value: probability of such a large difference from the first system by chance; None for the first."""
+    """Probability (p-value) of so large a difference from the first system by chance; None for the first."""
 
     @property
     def mean(self) -> float:
-        """Mean BLEU over the trainings."""
+        """Mean BLEU over the training runs."""
         return statistics.fmean(self.scores)
 
     @property
     def deviation(self) -> float | None:
-        """Sample standard deviation (divided by n-1); None for a single training."""
+        """Sample standard deviation (divided by n-1); None for a single training run."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 
@@ -42,7 +42,7 @@ def summarize_seeds(
     draws: int = DRAWS,
     seed: int = 12345,
 ) -> list[SeedSummary]:
-    """Summarizes systems (name and outputs of all trainings) and compares them with the first.
+    """Summarizes systems (name and outputs of all training runs) and compares them with the first.
 
     The test is the stratified approximate randomization of Clark et al. 2011, "Better Hypothesis
     Testing for Statistical Machine Translation: Controlling for Optimizer Instability", section 4:
@@ -75,7 +75,7 @@ def _randomization_test(
     for _ in range(draws):
         order = random.random(pooled.shape[:2]).argsort(
             axis=0
-        )  # (R,N), a permutation of the trainings per sentence
+        )  # (R,N), a permutation of the training runs for each sentence
         shuffled = np.take_along_axis(pooled, order[:, :, None], axis=0)  # (R,N,F)
         if _difference(shuffled, len(first)) >= observed:
             exceeding += 1
@@ -83,6 +83,6 @@ def _randomization_test(
 
 
 def _difference(pooled: npt.NDArray[np.float64], n_first: int) -> float:
-    """Returns the absolute difference in mean BLEU between the first trainings and the others."""
+    """Returns the absolute difference in mean BLEU between the first training runs and the others."""
     scores = [bleu_from_statistics(training.sum(axis=0)) for training in pooled]
     return abs(statistics.fmean(scores[:n_first]) - statistics.fmean(scores[n_first:]))

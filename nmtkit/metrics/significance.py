@@ -1,4 +1,4 @@
-"""Paired significance tests between systems, and metrics computed from per-example figures."""
+"""Paired significance tests between systems, and metrics that are means of per-example figures."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ SIGNIFICANCE_LEVEL = 0.05
 _CHUNK = 4_000_000
 """Number of examples drawn at once (32 MB)."""
 _ROUNDING = 1e-9
-"""Tolerance in points for sums of the same numbers in another order."""
+"""Tolerance in points for sums of the same numbers in a different order."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.
     rows = values.reshape(n_systems * n_figures, n_examples)
     for start, n_draws, random in _parts(resampling, n_examples):
         drawn = random.integers(n_examples, size=(n_draws, n_examples))
-        drawn += n_examples * np.arange(n_draws)[:, None]  # one histogram for each draw
+        drawn += n_examples * np.arange(n_draws)[:, None]  # one histogram per draw
         counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(
             n_draws, n_examples
         )

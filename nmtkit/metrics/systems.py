@@ -94,7 +94,7 @@ _JAPANESE_SHARE = 0.1
 
 
 def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options: Options) -> str:
-    """Returns a warning if word-based metrics are used for a language without spaces; else empty."""
+    """Returns a warning if word-based metrics are used for a language without spaces; otherwise an empty string."""
     script = unspaced_script_of_lines(lines)
     if not script:
         return ""
@@ -112,15 +112,15 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
     say = "says" if len(named) == 1 else "say"
     script = "Chinese" if script == "Han" else script
     text = (
-        f"{' and '.join(named)} {say} little here, because {script} is written without spaces "
-        "between words"
+        f"{' and '.join(named)} {say} little about these texts, because {script} is written "
+        "without spaces between words"
     )
     if of_tokens:
         text += (
-            f", and tokenizer {options.tokenize} treats each line as one or a few words. Use "
-            "--tokenize "
+            f", and the tokenizer {options.tokenize} treats each line as one word or a few words. "
+            "Use --tokenize "
         )
-        text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or use chrF"
+        text += f"{_tokenizer_for(script)} (in a recipe: evaluation.tokenize), or use chrF"
     else:
         text += ", and it treats the text between two spaces as one word. Use chrF"
     return f"{text} (-m chrf)"
@@ -137,7 +137,7 @@ def _tokenizer_for(script: str) -> str:
     return (
         "zh or char"
         if script in ("Chinese", "Bopomofo")
-        else "char (or flores200, which needs a network on first use)"
+        else "char (or flores200, which needs an internet connection on first use)"
     )
 
 
@@ -148,16 +148,16 @@ def titles(paths: Sequence[str]) -> Sequence[str]:
 
 
 def named(path: str) -> str:
-    """Returns the name of a file for messages."""
+    """Returns the name of a file in messages."""
     return STDIN if path == "-" else path
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:
-    """Raises an error unless files (paths with lines) have equally many lines; `why` is the reason."""
+    """Raises an error unless all files (paths with lines) have the same number of lines; `why` explains it."""
     (first, lines), *others = files
     for path, other in others:
         if len(other) != len(lines):
             raise DataError(
-                f"different line counts: {named(first)} has {len(lines)} lines, {named(path)} "
-                f"has {len(other)}; " + (why or "lines must correspond one to one")
+                f"the files have different line counts: {named(first)} has {len(lines)} lines, but "
+                f"{named(path)} has {len(other)}; " + (why or "lines must correspond one to one")
             )

@@ -1,6 +1,6 @@
 """Sentence pairs with their attention weights, ready to plot.
 
-Letters: T target words (rows), S source words (columns), L layers, A heads. A weight is the share
+Notation: T target words (rows), S source words (columns), L layers, A heads. A weight is the share
 of target word t that comes from source word s; each row sums to one.
 """
 
@@ -20,7 +20,7 @@ class SourceWindow:
     """
 
     centre: float
-    """p_t."""
+    """The centre p_t."""
     left: float
     """The left edge, p_t - D, which may lie before the sentence."""
     right: float
@@ -110,7 +110,7 @@ class AttentionPicture(SentencePicture):
 
     @property
     def max_weight(self) -> float:
-        """Returns the weight with the strongest colour: the maximum, so diffuse attention is visible too."""
+        """Returns the weight with the strongest colour: the maximum, so that diffuse attention is visible too."""
         return float(self.weights.max()) or 1.0
 
 
@@ -121,9 +121,9 @@ class HeadsPicture(SentencePicture):
     Attributes:
         src_tokens: The S source tokens including the end of sentence.
         tgt_tokens: The T output tokens including the end of sentence.
-        encoder: Encoder self-attention, (L, A, S, S); the row looks, the column is looked at, here and below.
-        decoder: Decoder self-attention, (L, A, T, T). Row t writes target token t; column u is the decoder's input u:
-            the start of the sentence, then target token u - 1. What lies behind the row's own input is zero.
+        encoder: Encoder self-attention, (L, A, S, S); here and below, rows are queries and columns are keys.
+        decoder: Decoder self-attention, (L, A, T, T). Row t predicts target token t; column u is the decoder's input u:
+            the start of the sentence, then target token u - 1. Inputs after the row's own have weight zero.
         cross: Attention of the decoder over the source, (L, A, T, S).
     """
 
@@ -160,7 +160,7 @@ def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, li
     kept = min(count, most)
     starts = _starts(by_coverage[:kept], count)
     while len(starts) > most:
-        kept -= (len(starts) - most + 1) // 2  # a word less is two rows less at best
+        kept -= (len(starts) - most + 1) // 2  # dropping a word removes at most two rows
         starts = _starts(by_coverage[:kept], count)
     sizes = np.diff([*starts, count]).tolist()
     words = [

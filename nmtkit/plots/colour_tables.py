@@ -36,7 +36,7 @@ def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
     """Returns the entropy in nats along the last axis, from 0 to the logarithm of the number of words."""
     weights = weights.astype(np.float64)
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-    # no term is above zero, but a zero has a sign
+    # the sum is not positive; `abs` also turns -0.0 into 0.0
     entropies: NDArray[np.float64] = np.abs((weights * logs).sum(-1))
     return entropies
 
@@ -63,7 +63,7 @@ def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
             [entropy(getattr(picture, kind)) for picture in pictures], axis=-1
         )  # (L, A, rows)
         words = [
-            np.arange(1, len(picture.tgt_tokens) + 1)  # the decoder sees what it has written
+            np.arange(1, len(picture.tgt_tokens) + 1)  # the decoder attends only to earlier outputs
             if kind == "decoder"
             else np.full(getattr(picture, kind).shape[2], len(picture.src_tokens))
             for picture in pictures
@@ -80,7 +80,7 @@ def save_entropies(
     """Writes a coloured table per kind of attention, with layers as rows and heads as columns."""
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(
-            f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint"
+            f"{path}: the attention has non-finite weights; use an earlier checkpoint"
         )
     shown = printable(title if style.title is None else style.title)
     with drawing.settings(shown, path, style.font) as families:
@@ -160,7 +160,7 @@ def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, te
     layers, heads = part.values.shape
     texts = [[f"{value:.2f}" for value in row] for row in part.values]
     mesh = _draw_cells(axes, part.values, texts, top, shades, text)
-    named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
+    named = part.values.size > 1  # a model with a single attention has no layers or heads to name
     axes.set_xticks(
         np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)]
     )
@@ -213,7 +213,7 @@ def save_positions(
 
     with drawing.settings(shown, path, style.font):
         figure, by = drawing.new_figure(9.0, 5.0, style)
-        wider = by.text / by.length  # than where text and lengths go together
+        wider = by.text / by.length  # growth of text relative to lengths
         left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider
         axes = figure.add_axes((left, low, 1 - left - bar, (0.88 if shown else 0.97) - low))
         signed = LinearSegmentedColormap.from_list(

@@ -18,7 +18,7 @@ MAX_MARKERS = 40
 ROOM_FOR_TICKS = 2.0
 """Minimum length in inches of a logarithmic axis with more than one tick per decade."""
 WIDTH, HEIGHT = 11.0, 7.0
-"""Size in inches of a figure of trainings; legend lines add to its height."""
+"""Size in inches of a figure of training runs; legend lines add to its height."""
 LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
 """(update, value) pairs in order of updates."""
@@ -32,7 +32,7 @@ class Training:
 
     name: str
     loss: Points = ()
-    """Nats per token, without label smoothing, like `valid_loss`."""
+    """Training loss in nats per token, without label smoothing, like `valid_loss`."""
     perplexity: Points = ()
     lr: Points = ()
     grad_norm: Points = ()
@@ -41,7 +41,7 @@ class Training:
     valid_perplexity: Points = ()
     valid_score: Points = ()
     metric: str = "BLEU"
-    """Name of the score."""
+    """Name of the validation score."""
     stages: Sequence[tuple[str, int]] = ()
     """Name and last update so far of each training stage; empty without stages."""
 
@@ -65,7 +65,7 @@ def save_training(
     with drawing.settings("".join((*names, shown)), path, style.font):
         colours = style.series(len(runs))
         by = style.factors(WIDTH, HEIGHT, 10.0)
-        wider = by.text / by.length  # than where text and lengths go together
+        wider = by.text / by.length  # growth of text relative to lengths
         columns = max(1, round(LEGEND_COLUMNS / wider))
         lines = -(-(len(names) + 2) // columns)
         titled = 0.35 if shown else 0.0
@@ -136,7 +136,7 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
         ", ".join(metrics) or "score",
         [((), run.valid_score) for run in runs],
     )
-    if not metrics and any(run.grad_norm for run in runs):  # as of a pretraining
+    if not metrics and any(run.grad_norm for run in runs):  # for example in pretraining
         score = "gradient norm", [(run.grad_norm, ()) for run in runs]
     return [
         ("loss (nats per token)", [(run.loss, run.valid_loss) for run in runs]),
@@ -154,7 +154,7 @@ def _draw_panel(
     drawing.plain_axes(axes, text)
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
-        # Few points are marked, so that each can be seen; many would run into one another.
+        # Points are marked only if they are few; many markers would overlap.
         for points, width, alpha, most in (
             (train, 1.0 * text, 0.7, 1),
             (valid, 2.2 * text, 1.0, MAX_MARKERS),
@@ -275,7 +275,9 @@ def save_by_length(
             "bbox_to_anchor": (0, 1.02),
             "borderaxespad": 0,
         }
-        curves = axes.lines[::2]  # every other line is the hollow points of the one before it
+        curves = axes.lines[
+            ::2
+        ]  # every other line consists of the hollow points of the line before it
         axes.legend(
             curves, names, frameon=False, fontsize=10, ncols=columns, handlelength=3, **above
         )

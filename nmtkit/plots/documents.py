@@ -54,12 +54,12 @@ class DocumentPicture(SentencePicture):
 def save_documents(
     pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Draws texts one below the other."""
+    """Draws texts below each other."""
     pictures = [picture.with_title(style.title) for picture in pictures]
     if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
         raise NmtkitError(
-            f"{path}: there is no text, or its weights are not finite numbers; use an earlier "
-            "checkpoint"
+            f"{path}: there is no text, or the attention has non-finite weights; in that case, use "
+            "an earlier checkpoint"
         )
     headings = [printable(picture.heading) for picture in pictures]
     words = [
@@ -69,7 +69,7 @@ def save_documents(
         for word in sentence
     ]
     scale = 1.0 if style.size is None else style.size[0] / WIDTH
-    # than for a sheet of this width
+    # text size relative to the default for a sheet of this width
     larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)
     with drawing.settings("".join((*headings, *words)), path, style.font) as families:
         measures = fonts.measure_labels(words, families, POINTS * larger)
@@ -82,8 +82,10 @@ def save_documents(
             y = below + LINE * larger
         drawing.check_sheet(WIDTH * scale, y * scale, path)
         if style.font_size is not None and style.scale(WIDTH, y) < scale:
-            need = f"at {style.font_size:g} points the text needs {y * scale:.1f} inches of height"
-            raise NmtkitError(f"{path}: {need}; use a smaller font size or more inches")
+            need = (
+                f"the text needs a height of {y * scale:.1f} inches at {style.font_size:g} points"
+            )
+            raise NmtkitError(f"{path}: {need}; use a smaller font or a larger figure")
         figure, by = drawing.new_figure(WIDTH, y, style)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(y, 0))

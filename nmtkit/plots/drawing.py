@@ -1,4 +1,4 @@
-"""Shared by all matplotlib figures: colours, settings, axes and file output."""
+"""Colours, settings, axes and file output, which all matplotlib figures share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FigureStyle:
     """The style of a figure; unset values are chosen by the figure."""
 
     title: str | None = None
-    """Title that replaces the default; empty: no title."""
+    """Title that replaces the default; an empty string means no title."""
     size: tuple[float, float | None] | None = None
     """Width, and optionally maximum height, in inches. Figures are scaled to fit; not for .html."""
     font: str = ""
@@ -73,12 +73,13 @@ class FigureStyle:
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):
                 raise NmtkitError(
-                    f"{colour!r} is not a colour; use names (navy), hexadecimal values "
-                    "(#1f5fbf) or grey levels (0.5)"
+                    f"{colour!r} is not a colour; use a name (navy), a hexadecimal value "
+                    "(#1f5fbf) or a grey level (0.5)"
                 )
             if not is_color_like(colour) and colour not in matplotlib.colormaps:
                 raise NmtkitError(
-                    f"{colour!r} is neither a colour nor a colour map: {suggest_names(colour, matplotlib.colormaps)}"
+                    f"{colour!r} is neither a colour nor a colour map: "
+                    f"{suggest_names(colour, matplotlib.colormaps)}"
                 )
 
     @property
@@ -129,7 +130,8 @@ class FigureStyle:
             strongest = to_rgb(self.shades()(1.0))
             hue = " ".join(str(round(255 * part)) for part in strongest)
             rules.append(
-                f":root {{ --hue: {hue}; --strong: {'#ffffff' if is_dark(strongest) else '#000000'}; }}"
+                f":root {{ --hue: {hue}; --strong: "
+                f"{'#ffffff' if is_dark(strongest) else '#000000'}; }}"
             )
         if self.font:
             rules.append(f'body {{ font-family: "{self.font}"; }}')
@@ -162,16 +164,16 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
     if missing and suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
         warning = (
-            f"no installed font has a glyph for: {letters}; they are drawn as boxes. Install a "
-            "font that has them (such as Debian's fonts-noto-core or fonts-noto-cjk), or write "
+            f"no installed font has glyphs for {letters}, which are drawn as boxes. Install a "
+            "font that has them (for example Debian's fonts-noto-core or fonts-noto-cjk), or write "
             ".html or .svg, which use the viewer's fonts"
         )
         warnings.warn(warning, fonts.PictureWarning, stacklevel=4)
     with warnings.catch_warnings():
-        # ours is one, and names the remedy
+        # our own warning also gives the remedy
         warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")
-        # Set for these lines only, so that a user's matplotlibrc (TeX, cropping) cannot break a picture and nothing
-        # leaks out. SVG keeps text as text: it can be searched, and the viewer's fonts and shaping serve every script.
+        # These settings are temporary: a user's matplotlibrc (TeX, cropping) cannot break a figure, and nothing leaks
+        # out. SVG keeps text as text, so it can be searched, and the viewer's fonts and shaping support every script.
         with matplotlib.rc_context(
             {
                 "text.usetex": False,
@@ -188,8 +190,8 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
 
 def no_room(path: str | Path, points: float) -> NmtkitError:
     """Returns the error for a font larger than the figure's size allows."""
-    fault = f"at this figure size, words fit at a font size of at most {points:.1f} points"
-    return NmtkitError(f"{path}: {fault}; use a smaller font size or more inches")
+    fault = f"at this figure size, the font size can be at most {points:.1f} points"
+    return NmtkitError(f"{path}: {fault}; use a smaller font or a larger figure")
 
 
 def new_figure(
@@ -198,8 +200,8 @@ def new_figure(
     """Creates a figure of this natural size in inches with 10-point text, scaled by the style.
 
     Lines and distances of its axes scale with the text. Call it within the `settings` of a figure.
-    `rigid`: the path of a figure whose layout does not adapt to larger words: it grows with them,
-    or is rejected if its size is fixed.
+    `rigid` is the path of a figure whose layout does not adapt to larger words: the figure grows with
+    them, or is rejected if its size is fixed.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -209,7 +211,7 @@ def new_figure(
         by = by._replace(length=max(by))
     elif rigid is not None and by.text > MAX_TEXT * by.length:
         raise no_room(rigid, 10.0 * MAX_TEXT * by.length)
-    parameters: Any = matplotlib.rcParams  # its type names every key
+    parameters: Any = matplotlib.rcParams  # matplotlib's type lists every key
     ticks = [f"{axis}tick.{kind}" for axis in "xy" for kind in ("major", "minor")]
     lengths = [f"{tick}.{part}" for tick in ticks for part in ("size", "width", "pad")]
     for name in ("axes.linewidth", "axes.labelpad", "axes.titlepad", *lengths):
@@ -221,14 +223,12 @@ def check_sheet(width: float, height: float, path: str | Path) -> None:
     """Rejects an unreadably large sheet (in inches) before drawing."""
     suffix = picture_format(path)
     if suffix == ".pdf" and max(width, height) > MAX_SIDE_PDF:
-        fault = "is too large for a page of PDF; write .html instead"
+        fault = "is too large for a PDF page; write .html instead"
     elif suffix == ".png" and _dpi(width, height) < MIN_DPI:
-        fault = (
-            "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
-        )
+        fault = "would be unreadable as PNG; draw fewer sentences, or write .pdf (one per page) or .html"
     else:
         return
-    raise NmtkitError(f"{path}: a sheet of {width:.0f} x {height:.0f} inches {fault}")
+    raise NmtkitError(f"{path}: a figure of {width:.0f} x {height:.0f} inches {fault}")
 
 
 def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:

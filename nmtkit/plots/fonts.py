@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
+FIRST_FONT = "DejaVu Sans"  # installed with matplotlib
 
 
 class PictureWarning(UserWarning):
@@ -41,7 +41,7 @@ def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
     """Returns names and files of upright fonts of normal weight, best guesses first."""
     from matplotlib import font_manager
 
-    # Han letters look different in the East Asian languages; other letters of the text tell which one it is.
+    # Han letters look different in each East Asian language; other letters of the text indicate the language.
     names = {unicodedata.name(c, "").split(" ")[0] for c in text}
     language = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
 
@@ -62,9 +62,9 @@ def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
 
     known = {entry.fname for entry in font_manager.fontManager.ttflist}
     for entry in sorted(filter(usable, font_manager.fontManager.ttflist), key=rank):
-        if "Last Resort" not in entry.name:  # its glyphs are boxes
+        if "Last Resort" not in entry.name:  # the glyphs of this font are boxes
             yield entry.name, entry.fname
-    # Matplotlib remembers the fonts it found at its first start: look again before giving up.
+    # Matplotlib caches the list of fonts from its first start, so the list is refreshed before giving up.
     for path in sorted(set(font_manager.findSystemFonts()) - known):
         before = len(font_manager.fontManager.ttflist)
         try:
@@ -99,13 +99,13 @@ def widest(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> flo
     return max((width for width, _ in measure_labels(labels, fonts, font_size)), default=0.0)
 
 
-@lru_cache(maxsize=10_000)  # words come back, and measuring one takes half a millisecond
+@lru_cache(maxsize=10_000)  # words recur, and measuring one takes half a millisecond
 def _size(label: str, fonts: tuple[str, ...], font_size: float, bold: bool) -> tuple[float, float]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(dpi=72)
-    FigureCanvasAgg(figure)  # a figure measures text with its canvas
+    FigureCanvasAgg(figure)  # measuring text requires a canvas
     weight = "bold" if bold else "normal"
     extent = figure.text(
         0, 0, label, fontfamily=fonts, fontsize=font_size, fontweight=weight

@@ -118,7 +118,7 @@ def _fitted(
         )
 
     least, most = 1.0, 1.0
-    # of words in another proportion to the cells: the larger they are, the less room
+    # The larger the words are in relation to the cells, the less room is left.
     if style.font_size is not None:
         least, most = MIN_TEXT, drawing.MAX_TEXT
         if (largest := points * most * scale(most)) < style.font_size / SIZE_TOLERANCE:
@@ -131,7 +131,7 @@ def _fitted(
                 else (least, middle)
             )
     length = scale(least)
-    # Letters are not quite as wide as their size says: once more, and the last hundredth goes to the margins.
+    # Letter widths are not exactly proportional to the font size, so the fit is repeated; the margins take the rest.
     length *= min(
         style.scale(sheet.width, sheet.height)
         for sheet in build(ScaleFactors(length, least * length))

@@ -39,7 +39,8 @@ def picture_format(path: str | Path) -> str:
         )
     if not path.parent.is_dir():
         raise NmtkitError(
-            f"{path}: the folder {path.parent} does not exist; create it first or choose another"
+            f"{path}: the folder {path.parent} does not exist; create it first, or choose another "
+            "one"
         )
     return suffix
 
@@ -63,7 +64,10 @@ def check_sentences(
                 f"{path}: sentence {number} has no words on one side; remove the empty line"
             )
         if not all(np.isfinite(numbers).all() for numbers in weights):
-            fault = "has weights that are not finite numbers; the model is broken, use an earlier checkpoint"
+            fault = (
+                "has non-finite attention weights, so the model is unusable; use an earlier "
+                "checkpoint"
+            )
             raise NmtkitError(f"{path}: sentence {number} {fault}")
 
 
@@ -96,7 +100,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["asset"] = asset  # style sheets and scripts are ours, and go in as they are
+    environment.globals["asset"] = (
+        asset  # style sheets and scripts are our own and are inserted unescaped
+    )
     environment.filters |= {"direction": direction, "is_upright": is_upright, "pack": pack}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment
@@ -140,7 +146,7 @@ def pack(weights: NDArray[np.floating]) -> str:
 
 
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
-    """Returns the page with a section per figure (side by side in a `grid`); `css` is the user's."""
+    """Returns the page with a section per figure (side by side in a `grid`); `css` is the user's style sheet."""
     kinds = {
         "translation": not all(p.is_summary for p in pictures),
         "summary": any(p.is_summary for p in pictures),

@@ -47,15 +47,15 @@ class Panel(ABC):
     """
 
     picture: AttentionPicture
-    matrix: NDArray[Any]  # the weights, (rows, columns) as they are drawn
+    matrix: NDArray[Any]  # weights as drawn, (rows, columns)
     columns: list[str]  # labels above the cells
     rows: list[str]  # labels to the left of the cells
     cell: tuple[float, float]  # width and height
-    font_sizes: tuple[float, float]  # of the labels of columns, and of rows
+    font_sizes: tuple[float, float]  # of the column labels and the row labels
     rotation = ROTATION
-    beside = 0.0  # between the cells and the colour bar
-    below = 0.0  # between the cells and the notes
-    notes: Sequence[str] = ()  # the lines at the foot
+    beside = 0.0  # distance between the cells and the colour bar
+    below = 0.0  # distance between the cells and the notes
+    notes: Sequence[str] = ()  # lines below the figure
     by: ScaleFactors
 
     def _measure(self, families: list[str], least_left: float = 0.0) -> None:
@@ -137,12 +137,12 @@ class Panel(ABC):
             )
 
     def _row_style(self, row: int) -> tuple[float, str]:
-        """Font size and colour of a row's label."""
+        """Returns the font size and colour of a row's label."""
         return self.font_sizes[1], drawing.INK
 
     @abstractmethod
     def _add(self, axes: drawing.Axes, place: Place) -> None:
-        """Draws the additional elements of this kind of panel on and around the cells' `axes`."""
+        """Draws elements that only this kind of panel has on and around the `axes` of the cells."""
 
 
 class TranslationPanel(Panel):
@@ -233,14 +233,15 @@ class SummaryPanel(Panel):
         self.notes = []
         if picture.p_gen is not None:
             self.notes.append(
-                "bold: copied from the article · p_gen: blue for generating, orange for copying"
+                "bold words are copied from the article · p_gen: blue for generating, orange for "
+                "copying"
             )
         if len(self.sizes) < sum(self.sizes):
             self.notes.append(
                 f"the {self.sizes.count(1)} of {sum(self.sizes)} article words with the most "
-                "attention have their own rows; grey rows sum spans of other words"
+                "attention have their own rows; each grey row is the sum over a span of other words"
             )
-        self._measure(families, least_left=0.5 * by.text)  # the scale of p_gen
+        self._measure(families, least_left=0.5 * by.text)  # room for the scale of p_gen
 
     def _row_style(self, row: int) -> tuple[float, str]:
         return (

@@ -19,7 +19,7 @@ class TreeNode:
 
     token: str
     parent: int
-    """Index of the extended hypothesis among those kept by the previous step, from 0."""
+    """Index of the extended hypothesis among those kept by the previous step, counted from 0."""
     fate: Fate
     token_log_prob: float
     """Log-probability of the token, in nats like all values here."""
@@ -30,7 +30,7 @@ class TreeNode:
     score: float | None = None
     """Log-probability with penalties if the hypothesis ends here; None if blocked."""
     rule: str = ""
-    """Key of the recipe's `search` group that blocked it."""
+    """Key of the recipe's `search` group that blocked the token."""
 
     def gap(self, digits: int) -> str:
         """Describes the distance to the last kept hypothesis, e.g. "0.24 below"; empty if `margin` is None."""
@@ -48,11 +48,11 @@ class RankedResult:
     score: float
     log_prob: float
     finished: bool
-    """False if truncated at the length limit."""
+    """Whether the result ended by itself; False if it was truncated at the length limit."""
     step: int
-    """Step of its last token, from 0."""
+    """Step of the last token, counted from 0."""
     number: int
-    """Number of that token in its step."""
+    """Number of the last token in its step."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SearchTree:
     steps: Sequence[Sequence[TreeNode]]
     """Tokens of each step: kept ones in order, then ended, pruned and blocked ones."""
     results: Sequence[RankedResult]
-    """Best first."""
+    """Results, best first."""
     stopped: str
     """Description of why the search ended."""
 

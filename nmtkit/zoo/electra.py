@@ -1,6 +1,6 @@
 """ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
 
-Section 2: a small generator G predicts masked words like BERT. Words sampled from its distribution
+Section 2: a small generator G predicts masked words, like BERT. Words sampled from its distribution
 replace them, and the discriminator D predicts for each token whether it is the original:
 
     D(x, t) = sigmoid(w . gelu(W h_t + b) + c)      the probability that token t was replaced
@@ -34,13 +34,14 @@ count and head size are the same. A quarter to a half is best (section 3.2).
 
 
 class ElectraConfig(EncoderConfig):
-    """The defaults suit small corpora; ELECTRA-small is 256, embeddings 128, 1024, 4 heads, 12 layers, generator 0.25.
+    """Settings of ELECTRA. The defaults suit small corpora.
 
-    Validation loss and perplexity are the generator's.
+    ELECTRA-small has hidden size 256, embedding size 128, feed-forward size 1024, 4 heads, 12 layers
+    and a generator of relative size 0.25. Validation loss and perplexity are those of the generator.
     """
 
     kind: Literal["electra"] = "electra"
-    """Which model."""
+    """Name of the model."""
 
     @property
     def generator(self) -> BertConfig:
@@ -59,7 +60,7 @@ class ElectraConfig(EncoderConfig):
 
 @MODELS.register("electra")
 class Electra(AuxiliaryHead, PretrainedEncoder):
-    """A discriminator with a generator; the model's predictions are the generator's."""
+    """A discriminator with a generator; the predictions of the model are those of the generator."""
 
     Config = ElectraConfig
 
@@ -84,7 +85,7 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
 
     @classmethod
     def auxiliary_objective(cls, config: ElectraConfig) -> str:
-        """Returns the discriminator's."""
+        """Returns the objective of the discriminator."""
         return "replaced_tokens"
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
@@ -130,7 +131,7 @@ class ReplacedTokens(Objective):
     @override
     def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
         return (
-            f"without it {model.kind} trains only its generator, and the encoder, which is the "
+            f"without it, {model.kind} trains only its generator, and the encoder, which is the "
             "result of pretraining, remains random; set it (50 in the paper)"
         )
 

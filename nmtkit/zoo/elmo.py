@@ -35,16 +35,16 @@ from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class ElmoConfig(ModelConfig):
-    """The defaults suit small corpora; the paper uses 2 layers of 4096 units, projected to 512."""
+    """Settings of ELMo. The defaults suit small corpora; the paper uses 2 layers of 4096 units, projected to 512."""
 
     kind: Literal["elmo"] = "elmo"
-    """Which model."""
+    """Name of the model."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units per layer and direction; also the size of the embeddings."""
+    """Number of units per layer and direction; also the size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
-    """Layers per direction."""
+    """Number of layers per direction."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on the input of each layer and on all layer outputs."""
+    """Dropout rate for the inputs and outputs of all layers."""
 
 
 class BiLM(nn.Module):
@@ -67,12 +67,12 @@ class BiLM(nn.Module):
             states = torch.stack([run_rnn(layer, one)[0] for layer, one in read])
             found.append(states if len(found) == 1 else states + found[-1])
         ordered = [torch.stack([ahead, gather_positions(back, turned)], 1) for ahead, back in found]
-        return self.dropout(torch.stack(ordered))  # type: ignore[no-any-return]
+        return self.dropout(torch.stack(ordered))  # type: ignore[no-any-return]  # modules return Any
 
 
 @EMBEDDINGS.register("elmo")
 class ContextualEmbedding(SourceEmbedding):
-    """Adds ELMo vectors to those of `words` in whole texts; its language models are not trained."""
+    """Adds ELMo vectors to those of `words` in whole texts; the language models in it are not trained."""
 
     Config = ElmoConfig
     is_pretrained = True
@@ -88,7 +88,7 @@ class ContextualEmbedding(SourceEmbedding):
         self.map = nn.Linear(2 * config.hidden_size, size, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Returns vectors `(B,S,E)` for texts `(B,S)`, before which the language models read BOS."""
+        """Returns vectors `(B,S,E)` for texts `(B,S)`; the language models read BOS before each text."""
         mixed = torch.tensordot(
             torch.softmax(self.s, 0), self.context(pad(ids, (1, 0), value=BOS)), 1
         )[:, :, 1:]
@@ -106,7 +106,7 @@ class Elmo(Pretrained):
 
     def __init__(self, config: ElmoConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        # as others name it
+        # the name that other models use
         self.src_embedding = nn.ModuleDict({"context": BiLM(config, sizes["tgt"])})
         self.output = nn.Linear(config.hidden_size, sizes["tgt"])
         init_weights(self, "xavier")
@@ -125,7 +125,7 @@ class Elmo(Pretrained):
 @OBJECTIVES.register("both_directions")
 @dataclass(frozen=True, kw_only=True)
 class BothDirections(Pretraining):
-    """Section 3.1: predicts each token from the tokens before it and from those after it."""
+    """Predicts each token from the tokens before it and from those after it (section 3.1)."""
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:

@@ -20,7 +20,7 @@ from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, O
 
 @dataclass(frozen=True)
 class PairClasses(Rows):
-    """Labels: 0 if the second segment belongs to the same text, 1 if it is from another text."""
+    """Labels: 0 if the second segment belongs to the same text, 1 if it is from a different text."""
 
     classes: Tensor
     """`(B,)`, int64."""
@@ -29,11 +29,11 @@ class PairClasses(Rows):
 @OBJECTIVES.register("next_sentence")
 @dataclass(frozen=True)
 class NextSentence(Objective):
-    """Predicts whether a text's second part is its own (class 0) or another's (class 1); mean over texts.
+    """Predicts whether the second part is from the same text (class 0) or from another (class 1); mean over texts.
 
-    The paper's parts are spans of a corpus. Here each text of the batch (a line or a block) is
-    split at a random token, and half of the texts get the second part of another text split at the
-    same place. A batch with a single text is not changed.
+    In the paper, parts are spans of a corpus. Here, each text of the batch (a line or a block) is
+    split at a random token, and half of the texts get the second part of a different text, split at
+    the same place. A batch with a single text is not changed.
     """
 
     normalizers: ClassVar = {
@@ -85,6 +85,6 @@ class NextSentence(Objective):
         if begins_from_run:
             return ""
         return (
-            "without it the head of `model.next_sentence: true` remains random; set it (1 in the paper), or "
-            "`model.next_sentence` to false"
+            "without it, the head that `model.next_sentence: true` adds remains random; set it (1 "
+            "in the paper), or set `model.next_sentence` to false"
         )

@@ -1,24 +1,25 @@
 """The neural Turing machine: Graves, Wayne and Danihelka 2014, "Neural Turing machines", as a language model.
 
-A controller reads word x_t and r_{t-1}, what was found in a memory M, a matrix, at the word before. With its state h_t
-it moves heads over the rows of M, its slots; w_t(i) says how much of a head is on slot i. A head that writes erases e_t
-and adds a_t, then one that reads finds r_t (sections 3.1 and 3.2):
+A controller reads word x_t and the vector r_{t-1} that was read from the memory M, a matrix, at the previous word. Its
+state h_t moves heads over the rows of M, which are called slots; w_t(i) is the weight of slot i for a head. First the
+write heads erase e_t and add a_t, then the read heads return r_t (sections 3.1 and 3.2):
 
     M~_t(i) = M_{t-1}(i) * (1 - w_t(i) e_t)             M_t(i) = M~_t(i) + w_t(i) a_t           equations 3, 4
     r_t = sum_i w_t(i) M_t(i)                                                                   equation 2
 
-A head goes to slots that resemble a key k, or stays where it was; from there it shifts to neighbours (section 3.3):
+A head moves to slots that resemble a key k, or stays where it was; from there it shifts to neighbours (section 3.3):
 
     w^c = softmax_i(beta K[k, M(i)])                    K[u, v] = u . v / (|u| |v|)             equations 5, 6
     w^g = g w^c + (1 - g) w_{t-1}                       w~(i) = sum_j w^g(j) s(i - j)           equations 7, 8
-    w_t(i) = w~(i)^gamma / sum_j w~(j)^gamma            i - j is counted round the ring         equation 9
+    w_t(i) = w~(i)^gamma / sum_j w~(j)^gamma            i - j is modulo the number of slots         equation 9
 
-All of this is linear in h_t and then kept in its range: beta by softplus, gamma by 1 + softplus, g and e by sigmoids, s
-by a softmax, a by tanh. M(i) in equation 5 is M_{t-1}(i) for a head that writes, M_t(i) for one that reads.
+These quantities are linear maps of h_t followed by a function that limits their range: softplus for beta, 1 + softplus
+for gamma, sigmoid for g and e, softmax for s, tanh for a. M(i) in equation 5 is M_{t-1}(i) for write heads and M_t(i)
+for read heads.
 
-The paper leaves open how a text and training begin. Here all heads begin on the first slot, r is zero, and M a small
-constant (Collier and Beel 2018, "Implementing neural Turing machines"). g is the sigmoid of a number less 2: a head
-that has learned nothing stays about where it was. The output layer reads a linear map of [h_t; r_t].
+The paper does not specify the initial state. Here all heads start on the first slot, r is zero, and M is a small
+constant (Collier and Beel 2018, "Implementing neural Turing machines"). The input of the sigmoid of g is reduced by 2,
+so an untrained head nearly stays where it was. The output layer reads a linear map of [h_t; r_t].
 """
 
 from dataclasses import dataclass
@@ -45,28 +46,31 @@ from nmtkit.models.base import (
 SHIFT = 1
 """Maximum shift of a head per step in either direction, in slots."""
 EMPTY, LEAST, STAY = 1e-6, 1e-20, 2.0
-"""Initial memory value; minimum w~ for its logarithm; initial bias that closes g."""
+"""Initial value of the memory; minimum of w~ before its logarithm; and offset that nearly closes g at first."""
 
 
 class NtmConfig(ModelConfig):
-    """The paper's machines have 100 units, a memory of 128 x 20, and one head of each kind, or several."""
+    """Settings of the neural Turing machine.
+
+    The paper's machines have 100 units, a memory of 128 x 20, and one or more heads of each kind.
+    """
 
     kind: Literal["ntm"] = "ntm"
-    """Which model."""
+    """Name of the model."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     controller: Literal["lstm", "feedforward"] = "lstm"
-    """Controller of the heads: an LSTM layer, or a tanh layer without its own memory."""
+    """Controller of the heads: an LSTM layer, or a feed-forward tanh layer, which has no memory of its own."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of the controller."""
+    """Number of units in the controller."""
     memory_slots: Width = Field(default=128, ge=1)
-    """Rows of the memory (N)."""
+    """Number of rows in the memory (N)."""
     memory_width: Width = Field(default=64, ge=1)
     """Size of a memory row (M)."""
     heads: int = Field(default=1, ge=1, le=64)
-    """Number of read heads, and of write heads."""
+    """Number of read heads; there are as many write heads."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on embeddings and on the input of the output layer."""
+    """Dropout rate for embeddings and the input of the output layer."""
     tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
@@ -74,9 +78,9 @@ class NtmConfig(ModelConfig):
 class NtmState(DecoderState):
     """The machine's state after a word, with S slots of size W and R heads of each kind."""
 
-    hidden: Tensor  # of the controller, (N,L,H); L is 0 for a feed-forward one
+    hidden: Tensor  # controller state, (N,L,H); L is 0 for a feed-forward controller
     cell: Tensor | None  # (N,L,H)
-    heads: Tensor  # w, (N,2R,S), of those that write first
+    heads: Tensor  # w, (N,2R,S); write heads come first
     read: Tensor  # r, (N,R*W)
     slots: Tensor  # M, (N,S,W)
 
@@ -125,9 +129,9 @@ class Ntm(Decoder[Memory, NtmState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, NtmState]:
-        """One word."""
+        """Reads one word."""
         words, hidden, cell = self.dropout(self.tgt_embedding(tokens)), state.hidden, state.cell
-        with torch.autocast(tokens.device.type, enabled=False):  # what rounding loses would add up
+        with torch.autocast(tokens.device.type, enabled=False):  # rounding errors would accumulate
             inputs = torch.cat([words, state.read.to(words.dtype)], 1)
             if isinstance(self.decoder, nn.RNNBase):
                 hidden, cell = rnn_step(self.decoder, inputs, hidden, cell)
@@ -154,7 +158,7 @@ class Ntm(Decoder[Memory, NtmState]):
 def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
     """Returns w_t of R heads, `(N,R,S)`, from w_{t-1} and M `(N,S,W)`.
 
-    `moves` `(N,R,W+3+2D+1)` become k, beta, g, gamma and the s of D slots back to D slots on.
+    `moves` `(N,R,W+3+2D+1)` are the inputs of k, beta, g, gamma and s; s shifts by up to D slots either way.
     """
     key, beta, g, gamma, shifts = torch.split(
         moves, [slots.shape[2], 1, 1, 1, moves.shape[2] - slots.shape[2] - 3], 2
@@ -168,7 +172,7 @@ def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
 
 
 def write(slots: Tensor, heads: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-    """M_t from M_{t-1} `(N,S,W)`, w_t `(N,R,S)`, and what becomes e and a `(N,R,W)`; all heads erase, then all add."""
+    """Returns M_t from M_{t-1} `(N,S,W)`, w_t `(N,R,S)` and inputs of e and a `(N,R,W)`; all heads erase, then add."""
     for head, rates in zip(heads.unbind(1), torch.sigmoid(erase).unbind(1), strict=True):
         slots = slots * (1 - head[:, :, None] * rates[:, None])  # equation 3
     return slots + heads.mT @ torch.tanh(add)  # equation 4

@@ -1,14 +1,15 @@
 """The pointer sentinel LSTM: Merity et al. 2017, "Pointer sentinel mixture models".
 
-An LSTM language model that can also repeat one of the last L words. Of its state h it asks which (section 2.2): z_i is
-the energy of word i, whose state is h_i, and the sentinel s, a vector of its own, has one too (section 2.3):
+An LSTM language model that can also repeat one of the last L words. A query computed from its state h attends to
+these words (section 2.2): z_i is the energy of word i, whose state is h_i. The sentinel s, a trained vector, also has
+an energy (section 2.3):
 
     q = tanh(W h + b)        z_i = q . h_i        a = softmax([z; q . s])        g = a_{L+1}
-    p(w) = g p_vocab(w) + (1 - g) p_ptr(w)        (1 - g) p_ptr(w) = sum of a_i over the places i where w stands
+    p(w) = g p_vocab(w) + (1 - g) p_ptr(w)        (1 - g) p_ptr(w) = sum of a_i over the positions i of w
 
-The present word is among the L. BOS, which no text has, is not pointed at. Training minimises -log p(w), the likelihood
-of the mixture. The paper's section 2.5 adds a loss of the pointer, -log(g + sum of a_i over the places of w), which is
-not done here: it asks for no more than the sentinel, whatever p_vocab says of the word.
+The current word is one of the L words. The pointer never selects BOS, which does not occur in text. Training minimizes
+-log p(w) of the mixture. The paper's section 2.5 adds a pointer loss, -log(g + sum of a_i over the positions of w). It
+is omitted here, because the sentinel alone satisfies it, whatever probability p_vocab gives the word.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -29,10 +30,10 @@ from nmtkit.models.language.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 
 
 class PointerSentinelConfig(RecurrentLMConfig):
-    """The paper's models are 650 units, 2 layers, dropout 0.5."""
+    """Settings of the pointer sentinel model; the paper's models have 650 units, 2 layers and dropout 0.5."""
 
     kind: Literal["pointer_sentinel"] = "pointer_sentinel"
-    """Which model."""
+    """Name of the model."""
     window: int = Field(default=100, ge=1)
     """Number of most recent words that can be copied (L)."""
 
@@ -49,13 +50,13 @@ class PointerSentinelState(RnnLMState):
 
 @dataclass(frozen=True)
 class PointerOutput(ModelOutput):
-    """The state, g as `copy_gate`, and the pointer weights."""
+    """The decoder output: the state, g as `copy_gate`, and the pointer weights."""
 
     _: KW_ONLY
     weights: Tensor
     """a_i / (1 - g) of the last words, `(N,L)`, `(B,T,L)` or `(M,L)`."""
     words: Tensor
-    """These words, of the same shape."""
+    """The last words, with the same shape."""
 
 
 @MODELS.register("pointer_sentinel")
@@ -71,7 +72,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         self.sentinel = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
 
     def start(self, memory: Memory) -> PointerSentinelState:
-        """Zeros, and an empty window."""
+        """Returns zero states and an empty window."""
         state = super().start(memory)
         states = state.hidden.new_zeros(len(state.hidden), self.window, state.hidden.shape[2])
         words = torch.full(states.shape[:2], PAD, device=states.device)
@@ -117,11 +118,11 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         return query.tanh()
 
     def _pointing(self, states: Tensor, energies: Tensor, words: Tensor) -> PointerOutput:
-        """From states `(...,H)`, z `(...,L)` and the words of the window: a, in float32 or wider."""
+        """Returns a in float32 or wider, from states `(...,H)`, z `(...,L)` and the words of the window."""
         energies = energies.masked_fill((words == PAD) | (words == BOS), -torch.inf)
         whole = torch.cat([energies, (self._query(states) @ self.sentinel)[..., None]], -1)
         shares = torch.softmax(whole, -1, dtype=at_least_float32(whole))
         weights, gate = shares[..., :-1], shares[..., -1:]
-        # 1 - g without its rounding
+        # 1 - g without rounding errors
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_PROBABILITY)
         return PointerOutput(states, None, gate, weights=weights, words=words)

@@ -36,22 +36,22 @@ from nmtkit.models.base import (
 
 
 class SnailConfig(ModelConfig):
-    """The defaults suit small corpora."""
+    """Settings of SNAIL; the defaults suit small corpora."""
 
     kind: Literal["snail"] = "snail"
-    """Which model."""
+    """Name of the model."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     filters: Width = Field(default=64, ge=1)
     """Number of channels that a convolution adds (D)."""
     reach: int = Field(default=16, ge=2, le=1024)
-    """Minimum receptive field of a block's stacked convolutions in positions (T)."""
+    """Minimum receptive field, in positions, of the stacked convolutions of a block (T)."""
     blocks: Depth = Field(default=2, ge=1)
     """Number of convolution blocks, each followed by attention."""
     attention_size: Width = Field(default=128, ge=1)
     """Size of queries, keys and values."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on embeddings and on the input of the output layer."""
+    """Dropout rate for embeddings and the input of the output layer."""
     tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
@@ -65,7 +65,7 @@ class SnailState(DecoderState):
 
 @MODELS.register("snail")
 class Snail(Decoder[Memory, SnailState]):
-    """Convolutions and attention in turns; see the head of this file."""
+    """Alternating convolutions and attention; see the module docstring."""
 
     Config = SnailConfig
 
@@ -87,7 +87,7 @@ class Snail(Decoder[Memory, SnailState]):
         self.dropout = Dropout(config.dropout)
 
     def start(self, memory: Memory) -> SnailState:
-        """Nothing has been read."""
+        """Returns the state before the first word."""
         shape = (len(memory.mask), self.dilations[-1], self.last.in_features)
         return SnailState(self.tgt_embedding.weight.new_zeros(shape))
 
@@ -99,19 +99,19 @@ class Snail(Decoder[Memory, SnailState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, SnailState]:
-        """One word; an entry of the cache is a key and a value."""
+        """Reads one word; an entry of the cache is a key and a value."""
         found = self._found(tokens.view(len(memory.mask), -1), state.found, cache).flatten(0, 1)
         kept = torch.cat([state.found[:, 1:], found[:, None].to(state.found.dtype)], 1)
         return ModelOutput(self.dropout(self.last(found))), SnailState(kept)
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """All words at once. Padding stands on the right, so that no real word sees it."""
+        """Reads all words at once. Padding is on the right, so no real word sees it."""
         return ModelOutput(self.dropout(self.last(self._found(batch.targets.shifted))))
 
     def _found(
         self, ids: Tensor, past: Tensor | None = None, cache: KVCache | None = None
     ) -> Tensor:
-        """All that is found at whole texts `(B,T)`, or with past and cache in one step `(B,K)`: `(B,T or K,W)`."""
+        """Returns the features `(B,T or K,W)` of whole texts `(B,T)`, or of one step `(B,K)` with past and cache."""
         states: Tensor = self.dropout(self.tgt_embedding(ids))
         maps, bias = iter(self.decoder), None
         for number in range(len(self.decoder) // (len(self.dilations) + 1)):

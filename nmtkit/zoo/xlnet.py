@@ -1,17 +1,18 @@
 """XLNet: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding".
 
-Words are predicted one after the other in any order z, each from those before it in z (equation 3). A position has two
-streams (section 2.3): the content stream h knows its own word, the query stream g only its place.
+Words are predicted one by one in any order z, each from those before it in z (equation 3). A position has two streams
+(section 2.3): the content stream h sees the word at its position, the query stream g only the position.
 
     g_zt = Attention(Q = g_zt, KV = h_z<t)      h_zt = Attention(Q = h_zt, KV = h_z<=t)      P(x_zt) = softmax(E g_zt)
 
-Both have the same weights; g begins with one vector w, h with the word. The energies are those of Transformer-XL (Dai
-et al. 2019, section 3.3), which know the distance of two positions by its sinusoids r, and not their places:
+Both streams share their weights; g starts with a trained vector w, h with the word embedding. The energies are those of
+Transformer-XL (Dai et al. 2019, section 3.3), which depend on the distance between two positions, represented by
+sinusoids r, and not on the positions themselves:
 
     A_ij = (q_i + u) . k_j + (q_i + v) . W r_(i-j)        divided by the square root of D
 
-Only the positions that are asked for have a query stream (section 2.3, partial prediction). Left out are the memory of
-earlier segments and the segment encodings (sections 2.4 and 2.5): each text stands for itself.
+Only positions that are predicted have a query stream (section 2.3, partial prediction). The memory of earlier segments
+and the segment encodings (sections 2.4 and 2.5) are omitted: texts are independent of each other.
 """
 
 import math
@@ -41,10 +42,13 @@ from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class XLNetConfig(StackConfig):
-    """The defaults suit small corpora; XLNet-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+    """Settings of XLNet. The defaults suit small corpora.
+
+    XLNet-base has hidden size 768, feed-forward size 3072, 12 heads, 12 layers and norm_epsilon 1e-12.
+    """
 
     kind: Literal["xlnet"] = "xlnet"
-    """Which model."""
+    """Name of the model."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,13 @@ class Order(Rows):
     """The order in which the words of each text are predicted."""
 
     ranks: Tensor
-    """The rank of each position `(B,S)`, int64, lowest first."""
+    """The rank of each position `(B,S)`, int64; the lowest rank comes first."""
     asked: Tensor
-    """The positions that are asked for `(B,Q)`, int64."""
+    """The positions to predict `(B,Q)`, int64."""
 
 
 class RelativeAttention(nn.Module):
-    """Attention that knows distances; see the head of this file. Its maps have no bias."""
+    """Relative attention as in the module docstring. Its linear maps have no bias."""
 
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
@@ -74,10 +78,10 @@ class RelativeAttention(nn.Module):
     def forward(
         self, queries: Tensor, content: Tensor, distances: Tensor, columns: Tensor, mask: Tensor
     ) -> Tensor:
-        """Queries `(B,Q,H)` look at the content `(B,S,H)`: `(B,Q,H)`.
+        """Returns the attention of queries `(B,Q,H)` over the content `(B,S,H)`: `(B,Q,H)`.
 
-        Where `mask` `(B,1,Q,S)` is False nothing is read; who may read nothing gets zeros. `distances` `(R,H)` are the
-        sinusoids of some distances, and `columns` `(B,Q,S)` says which of them each query and key have.
+        `mask` `(B,1,Q,S)` is True for visible positions; a query that sees none gets zeros. `distances` `(R,H)` are the
+        sinusoids of distances, and `columns` `(B,Q,S)` selects the distance of each query and key.
         """
         query = self.query(queries).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B,A,Q,D)
         packed = self.keys_values(content).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -97,7 +101,7 @@ class RelativeAttention(nn.Module):
 
 
 class TwoStreamLayer(nn.Module):
-    """One layer for both streams: queries are the S positions of the content and those that are asked for."""
+    """One layer for both streams; the queries are the S positions of the content and the Q positions to predict."""
 
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
@@ -110,7 +114,7 @@ class TwoStreamLayer(nn.Module):
     def forward(
         self, streams: Tensor, first: int, distances: Tensor, columns: Tensor, mask: Tensor
     ) -> Tensor:
-        """The streams `(B,S+Q,H)` from the position `first` on; the other arguments as of `RelativeAttention`."""
+        """Returns the streams `(B,S+Q,H)` from position `first` on; other arguments are as in `RelativeAttention`."""
         around, length = self.around_self_attention, columns.shape[-1]
         entering = around.before(streams)
         looked = self.self_attention(
@@ -126,7 +130,7 @@ class TwoStreamLayer(nn.Module):
 
 @MODELS.register("xlnet")
 class XLNet(Pretrained):
-    """An encoder of texts in any order; see the head of this file."""
+    """An encoder for texts in any order; see the module docstring."""
 
     Config = XLNetConfig
     output_column = "tgt"
@@ -152,9 +156,9 @@ class XLNet(Pretrained):
         nn.init.zeros_(self.output.bias)
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """The query stream of the positions asked for, `(B,Q,H)`; of texts without an order the content `(B,S,H)`.
+        """Returns the query stream of the positions to predict, `(B,Q,H)`, or, without an order, the content `(B,S,H)`.
 
-        In a text without an order all positions see one another. There is no memory.
+        In a text without an order, all positions see each other. There is no memory.
         """
         ids, mask, order = batch.inputs.ids, batch.inputs.mask[:, None, None], batch.extra(Order)
         length = ids.shape[1]
@@ -171,17 +175,17 @@ class XLNet(Pretrained):
             streams = torch.cat([streams, self.asked.expand(*asked.shape, -1)], 1)
             places = torch.cat([places, asked], 1)
         mask = mask.expand(-1, -1, streams.shape[1], -1)
-        # of distance i - j
+        # index of distance i - j
         columns = length - 1 - places[..., None] + torch.arange(length, device=ids.device)
         streams, distances = self.dropout(streams), self.dropout(self._distances(length))
         for number, layer in enumerate(self.encoder, start=1):
-            # what nobody reads is not computed
+            # content that no position reads is not computed
             is_last = number == len(self.encoder) and order is not None
             streams = layer(streams, length if is_last else 0, distances, columns, mask)
         return ModelOutput(self.encoder_norm(streams)), None
 
     def _distances(self, length: int) -> Tensor:
-        """The sinusoids of distances from length-1 down to 1-length: `(2*length-1,H)`."""
+        """Returns the sinusoids of distances from length-1 down to 1-length, `(2*length-1,H)`."""
         ahead = self.distances(length)
         behind = ahead.clone()
         behind[:, : (behind.shape[1] + 1) // 2].neg_()  # sines are odd, cosines even
@@ -189,7 +193,7 @@ class XLNet(Pretrained):
 
 
 PREDICT_ONE_IN = 6
-"""One token in so many is predicted, the last ones of the order (K of section 2.3: 6 or 7)."""
+"""One out of this many tokens is predicted, the last ones of the order (K in section 2.3, which is 6 or 7)."""
 
 
 @OBJECTIVES.register("permutation")
@@ -197,8 +201,8 @@ PREDICT_ONE_IN = 6
 class Permutation(Pretraining):
     """Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding", equations 3 and 5.
 
-    The last tokens of a random order are predicted, each from those before it in the order. Those that are not
-    predicted, and EOS, see one another, as in the authors' program.
+    The last tokens of a random order are predicted, each from those before it in the order. Tokens that are not
+    predicted and EOS see each other, as in the authors' program.
     """
 
     @override

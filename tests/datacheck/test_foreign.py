@@ -163,7 +163,7 @@ def test_a_side_in_a_language_that_is_not_recognized_has_one_note(tmp_path: Path
     assert list(doubts) == ["unclear-language"]
     (place,) = doubts["unclear-language"].places
     assert place.file == files.src[0]
-    assert "% of a sample of 600 lines seem not to be in the most common language" in place.text
+    assert "% of a sample of 600 lines do not seem to be in the most common language" in place.text
 
 
 def test_a_mixed_side_has_one_note(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_mixed_side_has_one_note(tmp_path: Path) -> None:
     split = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
     (place,) = split.findings["unclear-language"].places
     assert place.text == (
-        "10% of a sample of 598 lines seem not to be in the most common language, fr, but in others: de"
+        "10% of a sample of 598 lines do not seem to be in the most common language, fr, but in de"
     )
     assert not split.findings.keys() & {"language", "foreign"}
 

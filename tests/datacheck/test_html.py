@@ -80,9 +80,9 @@ def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
 
 def test_a_clean_or_empty_corpus_makes_a_short_page() -> None:
     split = SplitDiagnosis("data")
-    assert "No faults found in 0 lines." in Page(diagnosis_page(Diagnosis({"data": split}))).text
+    assert "No problems found in 0 lines." in Page(diagnosis_page(Diagnosis({"data": split}))).text
     split.pairs, split.src.words = 3, Counter({4: 3})
     page = Page(diagnosis_page(Diagnosis({"data": split})))
-    assert "No faults found in 3 lines." in page.text
+    assert "No problems found in 3 lines." in page.text
     assert "Where, and what to do" not in page.text
     assert len(page.attributes("svg")) == 1

@@ -27,7 +27,8 @@ def parted(folder: Path, src: list[str], tgt: list[str]) -> FaultLocation:
     finding = findings["line-counts"]
     assert finding.count == abs(len(src) - len(tgt))
     assert (
-        f"{len(src):,} lines here, {len(tgt):,} in {folder / 'train.tgt'}" in finding.places[0].text
+        f"{len(src):,} lines here, but {len(tgt):,} in {folder / 'train.tgt'}"
+        in finding.places[0].text
     )
     return finding.places[0]
 
@@ -41,7 +42,10 @@ def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) 
     del (src if side == "src" else tgt)[place : place + count]
     parting = parted(tmp_path, src, tgt)
     assert abs(parting.line - (place + 1)) <= 8
-    assert f"they diverge near line {parting.line:,}: {src[parting.line - 1][:20]}" in parting.text
+    assert (
+        f"the files diverge near line {parting.line:,}: {src[parting.line - 1][:20]}"
+        in parting.text
+    )
     assert tgt[parting.line - 1][:20] in parting.text
 
 
@@ -64,12 +68,12 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     """The lines that there are belong together."""
     parting = parted(tmp_path, SRC, TGT[:12_345])
     assert parting.line == 12_346
-    assert re.search(r"they may match up to the end of the shorter file$", parting.text)
+    assert re.search(r"the lines may match up to the end of the shorter file$", parting.text)
 
 
 @pytest.mark.filterwarnings("error")
 def test_an_empty_file_beside_one_with_text(tmp_path: Path) -> None:
-    assert "they may match" in parted(tmp_path, ["one line"], []).text
+    assert "the lines may match" in parted(tmp_path, ["one line"], []).text
 
 
 def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nmtkit.data.text.faults import (
 from nmtkit.datacheck import report
 from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
 
-NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
+NOTE = FaultKind("odd", "note", "something odd", "Look at it.")
 
 
 def diagnosis(*kinds: FaultKind) -> Diagnosis:
@@ -88,13 +88,14 @@ def test_findings_are_told_worst_first_and_then_in_the_order_of_the_splits() -> 
 def test_the_table_of_kinds() -> None:
     kinds = [value for value in vars(faults).values() if isinstance(value, FaultKind)]
     assert len(kinds) >= 25
+    assert len({kind.name for kind in kinds}) == len(kinds)
     for kind in kinds:
         assert kind.remedy.endswith(".")
-        assert not (kind.drops and kind.mends)
+        assert not (kind.fix_drops and kind.fix_repairs)
 
 
 def test_the_verdict_says_whether_one_can_train() -> None:
-    assert report.verdict(diagnosis()) == "No faults found in 200 pairs."
+    assert report.verdict(diagnosis()) == "No problems found in 200 pairs."
     assert report.verdict(diagnosis(NOTE)) == "No errors and no warnings in 200 pairs."
     assert (
         report.verdict(diagnosis(EMPTY))
@@ -106,7 +107,7 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     )
     split = SplitDiagnosis("data", pairs=1)
     split.src.words[3] = 1
-    assert report.verdict(Diagnosis({"data": split})) == "No faults found in 1 line."
+    assert report.verdict(Diagnosis({"data": split})) == "No problems found in 1 line."
     shifted = diagnosis(EMPTY, ENCODING)
     shifted.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
     assert report.verdict(shifted).startswith(
@@ -170,7 +171,7 @@ def test_histograms_hold_every_line_once() -> None:
     assert ratios.labels[0] == "0.2–0.3"
     assert ratios.labels[-1] == "5 and more"
     assert sum(ratios.series[0][1]) == 100
-    assert ratios.notes == ("half of the pairs are below 14.1",)
+    assert ratios.notes == ("half of the pairs have a ratio below 14.1",)
 
 
 def test_histograms_of_little_and_of_much() -> None:

@@ -92,7 +92,7 @@ def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "unknown-key": (PLAIN.replace("title:", "titel:"), "line 2: unknown key `ours.titel`: did you mean 'title'?"),
+    "unknown-key": (PLAIN.replace("title:", "titel:"), "line 2: unknown key `ours.titel`; did you mean 'title'?"),
     "missing": (PLAIN.replace("  licence: none\n", ""), "line 1: `ours.licence` is missing"),
     "kind-of-source": (PLAIN.replace("kind: url", "kind: ftp"), "line 8: `ours.sources.0.kind`: unknown name 'ftp'"),
     "kind-of-reader": (PLAIN.replace("tab_sep", "tap_sep"), "line 9: `ours.read.kind`: unknown name 'tap_separated'"),
@@ -103,7 +103,7 @@ FAULTS = {
     "same-language": (PLAIN.replace("tgt: de", "tgt: en"), "source and target are the same language"),
     "shares": (PLAIN + "  split: {valid: 0.5, test: 0.5}\n", "leave nothing for train"),
     "placeholder": (FAMILY.replace("see {corpus}", "see {corpse}"), "line 1: unknown placeholder {corpse} in"),
-    "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "`parameters` must define the values"),
+    "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "must define exactly the placeholders"),
     "no-values": (FAMILY.replace("{example: Books}", "{pattern: x}"), "give an `example`"),
     "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is not a valid corpus name"),
     "nothing": ("ours: 3\n", "line 1: expected the settings of a corpus"),

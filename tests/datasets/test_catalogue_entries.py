@@ -113,7 +113,7 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
                 assert f"In {corpus.entry.tgt} " in tgt
     for split, count in corpus.entry.expected.items():
         assert (
-            f"the published {split} has {layout.read[split]:,} pairs, but {count:,} were expected"
+            f"the published {split} split has {layout.read[split]:,} pairs, but {count:,} were expected"
             in said
         )
     for source in corpus.entry.sources:

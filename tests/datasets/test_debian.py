@@ -82,7 +82,7 @@ def test_a_damaged_package_is_not_used(site: Site, tmp_path: Path, where: str) -
     whole = (site.folder / "pool" / "tool.deb").read_bytes()
     if where == "mirror":
         site.put("pool/tool.deb", whole[:-1] + b"?")
-        with pytest.raises(DataError, match="unexpected file"):
+        with pytest.raises(DataError, match="has the SHA-256 checksum"):
             source.obtain(context)
         assert not list(context.folder.rglob("*.deb"))
     else:
@@ -95,7 +95,9 @@ def test_a_damaged_package_is_not_used(site: Site, tmp_path: Path, where: str) -
 def test_packages_that_cannot_be_are_refused(site: Site, tmp_path: Path) -> None:
     publish(site, tmp_path)
     source = DebianPackage(package="toool")
-    with pytest.raises(DataError, match=r"^Debian stable has no package toool$"):
+    with pytest.raises(
+        DataError, match=r"^Debian stable has no package toool; correct the name in the entry$"
+    ):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
     for name in ("-o", "Tool", "tool de", "../tool", "tool=1"):
         with pytest.raises(RecipeError, match="package"):
@@ -107,7 +109,8 @@ def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -
     source = publish(site, tmp_path)
     site.put("dists/stable/Release", b"<html>\n <body> <p> Log in, please </p> </body>\n</html>\n")
     with pytest.raises(
-        DataError, match=r"Release: not Debian's list of checksums; delete it and fetch again"
+        DataError,
+        match=r"Release: this is not Debian's list of checksums; delete it and fetch the corpus again",
     ):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
 
@@ -124,7 +127,10 @@ def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path
     assert {one.version for one in files} == {"stable 1.0"}
     [german] = stanzas(files[2].path, ("Package", "Description-de"))
     assert german == {"Package": "tool", "Description-de": "Werkzeug\n Nützt."}
-    with pytest.raises(DataError, match=r"^Debian stable has no main/i18n/Translation-ja$"):
+    with pytest.raises(
+        DataError,
+        match=r"^Debian stable has no index main/i18n/Translation-ja; check the languages of the corpus$",
+    ):
         DebianIndexes(languages=["en", "ja"]).obtain(context)
 
 
@@ -138,7 +144,7 @@ def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(
     deb = build(tmp_path / "tool.deb", {"a/text": "one", "b": "two"}, others=others)
     assert list(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
     big = build(tmp_path / "big.deb", {"big": bytes(2**26 + 1)}, "gz")
-    with pytest.raises(DataError, match=r"big has 67108865 bytes"):
+    with pytest.raises(DataError, match=r"big is too large for a manual page \(67,108,865 bytes\)"):
         list(package_files(big))
 
 
@@ -150,7 +156,8 @@ def test_a_package_that_is_cut_is_named(tmp_path: Path, size: int, compression: 
     assert dict(package_files(deb)) == {name: text.encode() for name, text in texts.items()}
     deb.write_bytes(deb.read_bytes()[: size if size < deb.stat().st_size else -1].rstrip(b"\n"))
     with pytest.raises(
-        DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch again$"
+        DataError,
+        match=r"tool\.deb: incomplete or damaged package \(.*\); delete it and fetch the corpus again$",
     ):
         list(package_files(deb))
 

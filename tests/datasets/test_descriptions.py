@@ -214,7 +214,7 @@ def test_a_description_in_several_indexes_is_read_once(files: list[Path], tmp_pa
 def test_a_language_that_no_file_has_is_named(files: list[Path]) -> None:
     with pytest.raises(
         DataError,
-        match=r"no source of the corpus has package descriptions in 'fr'; add the language",
+        match=r"no source of the corpus has package descriptions in 'fr'; add this language",
     ):
         read(DebianDescriptions(src="en", tgt="fr"), *files)
 

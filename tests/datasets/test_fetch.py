@@ -227,10 +227,10 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk: Desk) -> None:
     (desk.folder / "valid.de").unlink()
     assert "valid.de" in refused(find_fetched, corpus, desk.folder)
     other = Corpus("other", corpus.entry)
-    assert "already contains corpus pairs" in refused(find_fetched, other, desk.folder)
+    assert "already contains the corpus pairs" in refused(find_fetched, other, desk.folder)
     for text in ("{", "[" * 3000):
         (desk.folder / "card.json").write_text(text)
-        assert "card.json: cannot be read" in refused(find_fetched, corpus, desk.folder)
+        assert "card.json: cannot read the file" in refused(find_fetched, corpus, desk.folder)
 
 
 @pytest.mark.parametrize("cache", ["", "relative"])

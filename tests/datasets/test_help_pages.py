@@ -142,7 +142,8 @@ def test_packages_without_readable_help_pages_are_named(tmp_path: Path) -> None:
         "usr/share/libreoffice/help/de/text/a.html": '<p id="par_id1">für</p>'.encode("latin-1")
     }
     with pytest.raises(
-        DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"
+        DataError,
+        match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html is not valid UTF-8 .*byte 17",
     ):
         list(pages(build(tmp_path / "de.deb", page)))
     with pytest.raises(DataError, match="one package per language, but the sources have 1 files"):

@@ -199,7 +199,7 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
             "talks",
             TAGS_DE,
             TAGS_EN.replace("We know little of it.\n", ""),
-            "item 2: talk 7 on one side, talk 12",
+            "item 2 is talk 7 on one side and talk 12",
         ),
         (
             "talks",
@@ -255,13 +255,21 @@ def test_entities(marked: str, text: str) -> None:
         (
             '<doc docid="70"',
             '<doc docid="71"',
-            "differ at item 3: document 71, segment 1 on one side",
+            "are not parallel: item 3 is document 71, segment 1 on one side",
         ),
-        ('<seg id="2">', '<seg id="3">', "differ at item 2: document 69, segment 3 on one side"),
-        ("Tag. </seg>", "Tag.", r"line 8: <seg id=\"2\"> inside the segment that begins on line 7"),
+        (
+            '<seg id="2">',
+            '<seg id="3">',
+            "are not parallel: item 2 is document 69, segment 3 on one side",
+        ),
+        (
+            "Tag. </seg>",
+            "Tag.",
+            r"line 8: found <seg id=\"2\"> inside the segment that begins on line 7",
+        ),
         ("</seg>\n</doc>\n</srcset>", "</srcset>", "line 11: this segment is not closed"),
-        ('<seg id="1"> Guten', "Guten", "line 7: </seg> outside any segment"),
-        ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: </doc> inside the segment"),
+        ('<seg id="1"> Guten', "Guten", "line 7: found </seg> outside any segment"),
+        ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: found </doc> inside the segment"),
         ("seg", "s", r"a\.en has 0 segments, but a\.tgz:a\.de has 3"),
     ],
     ids=[
@@ -318,9 +326,9 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("one\teins\nno tab here\n", "line 2: expected 2 tab-separated columns, found 1"),
+        ("one\teins\nno tab here\n", "line 2: expected 2 tab-separated columns, but found 1"),
         (b"one\teins\ntwo\tf\xfcnf\n", r"line 2: not valid UTF-8 \(byte 6 of the line\)"),
-        ("one\teins\n" + "x" * 60_000 + "\n", "line 2: more than 20,000 bytes without a line end"),
+        ("one\teins\n" + "x" * 60_000 + "\n", "line 2: the line is longer than 20,000 bytes"),
     ],
     ids=["one-column", "not-utf-8", "endless"],
 )
@@ -337,10 +345,13 @@ def test_lines_that_are_no_pair_are_named(
     [
         (
             "a.zip:b.txt",
-            r"a\.zip:b\.txt: .* contains no such text, only 0\.txt, .*, 9\.txt and 15 more;",
+            r"a\.zip:b\.txt: no such text among the members of .* \(0\.txt, .*, 9\.txt and 15 more\);",
         ),
-        ("a.zip", r"only 0\.txt, .* and 15 more; name one as a\.zip:MEMBER"),
-        ("b.zip:0.txt", r"b\.zip: the corpus's sources provide no file of this name, only a\.zip"),
+        ("a.zip", r"\(0\.txt, .* and 15 more\); specify one as a\.zip:MEMBER"),
+        (
+            "b.zip:0.txt",
+            r"b\.zip: the sources of the corpus provide no file with this name, only a\.zip",
+        ),
     ],
     ids=["other-member", "no-member", "other-file"],
 )

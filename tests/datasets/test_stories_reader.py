@@ -105,9 +105,7 @@ def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
 
 def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, IDS, p2="[SN]RESTBODY[SN]\nText.\n")
-    with pytest.raises(
-        DataError, match=r"p2\.summary: contains no section \[SN\]FIRST-SENTENCE\[SN\]"
-    ):
+    with pytest.raises(DataError, match=r"p2\.summary: has no section \[SN\]FIRST-SENTENCE\[SN\]"):
         read(reader, *files)
 
 

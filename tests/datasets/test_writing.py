@@ -219,7 +219,7 @@ def test_validation_is_taken_from_train_where_only_a_test_set_is_given(tmp_path:
 def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no pairs are left for training .too few words: 3"):
         write(entry(filter={"min_words": 9}), [Pair(f"a {n}", "b") for n in range(3)], tmp_path)
-    with pytest.raises(DataError, match="the files have no pairs"):
+    with pytest.raises(DataError, match="the files contain no pairs"):
         write(entry(), [], tmp_path)
 
 

@@ -184,7 +184,7 @@ def test_a_recipe_that_cannot_have_blocks_is_refused(corpus: Path) -> None:
     changes = ["task=translation", "data.train.src=[a, b]", "data.valid.src=c"]
     with pytest.raises(
         RecipeError,
-        match="need a task whose only column is tgt, and translation has src and tgt; leave",
+        match="require a task whose only column is tgt, but translation has src and tgt; remove the key",
     ):
         load_recipe(corpus / "stories.yaml", changes)
     stages = "stages=[{name: short, batch: {block_tokens: 4}}, {name: long}]"

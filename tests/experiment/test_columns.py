@@ -18,10 +18,10 @@ from nmtkit.core.columns import Column
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batches import store as store_module
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, sorted_batches
-from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.progress import PreprocessingProgress
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.text.files import lines as line_files
+from nmtkit.data.text.files import text_file
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.experiment.preprocessing import preprocess
 from nmtkit.runs.run import Run, sizes_of
@@ -186,23 +186,29 @@ def test_labels_of_words_stand_where_the_words_do(folder: Path) -> None:
             "cow first",
             r"valid.label, line 3: train has no label 'cow first', only ",
         ),
-        ("sorting", "train.label", 2, " ", r"train.label, line 2: there is no label"),
-        ("tagging", "valid.tags", 2, "", r"valid.tags, line 2: 0 labels, but src has \d tokens"),
+        ("sorting", "train.label", 2, " ", r"train.label, line 2: the label is missing"),
+        (
+            "tagging",
+            "valid.tags",
+            2,
+            "",
+            r"valid.tags, line 2: there are 0 labels, but the source has \d tokens",
+        ),
         (
             "tagging",
             "train.tags",
             9,
             "DET DET",
-            r"train.tags, line 9: 2 labels, but src has \d tokens there",
+            r"train.tags, line 9: there are 2 labels, but the source has \d tokens",
         ),
         (
             "tagging",
             "train.src",
             4,
             "a",
-            r"train.tags, line 4: \d labels, but src has 1 tokens there",
+            r"train.tags, line 4: there are \d labels, but the source has 1 tokens",
         ),
-        ("tagging", "test.tags", 1, "X", r"test.tags, line 1: 1 labels"),
+        ("tagging", "test.tags", 1, "X", r"test.tags, line 1: there are 1 labels"),
     ],
 )
 def test_wrong_labels_are_told_with_file_and_line(
@@ -266,10 +272,10 @@ def test_damage_to_stored_features_is_found(folder: Path) -> None:
     _, data = preprocessed(folder, "picturing")
     whole = (data / "train.features").read_bytes()
     (data / "train.features").write_bytes(whole[:-8])
-    with pytest.raises(DataError, match=r"train.features: \d+ bytes, but \d+ were written"):
+    with pytest.raises(DataError, match=r"train.features: has \d+ bytes instead of \d+"):
         Store.open(data, "train")
     (data / "train.features").write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    with pytest.raises(DataError, match=r"train.features: damaged \(checksum\)"):
+    with pytest.raises(DataError, match=r"train.features: damaged \(checksum mismatch\)"):
         Store.open(data, "train").check()
     preprocessed(folder, "picturing")
     assert (data / "train.features").read_bytes() == whole
@@ -292,8 +298,8 @@ def test_a_killed_preprocessing_of_captions_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "SHARD_EXAMPLES", 15)
-    monkeypatch.setattr(line_files, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(line_files, "BLOCK_LINES", 1)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_file, "BLOCK_LINES", 1)
     _, whole = preprocessed(folder, "picturing", "whole")
     child = multiprocessing.get_context("fork").Process(
         target=_stopped, args=(folder, folder / "picturing.yaml", 2)
@@ -332,11 +338,11 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
         ),
         (
             "data.valid.features=[]",
-            "`data`: valid: features is missing; the task picturing needs it in train and valid and t",
+            "`data.valid`: features is missing; the task picturing requires it in train and valid and t",
         ),
         (
             "data.train.labels=x",
-            "`data`: train: the task picturing has no labels, only features and tgt",
+            "`data.train`: the task picturing has no labels, only features and tgt",
         ),
     ):
         with pytest.raises(RecipeError, match=fault):
@@ -355,7 +361,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
         folder, "picturing", data={**data, "train": {**two, "weights": [1, 3]}}
     )
     store = Store.open(stored, "train")
-    assert store.by_file == [60, 6]
+    assert store.examples_per_file == [60, 6]
     stream = BatchStream(store, BatchConfig(batch_size=1), seed=1, weights=[1, 3])
     seen = 0
     while stream.epoch == 0:
@@ -367,7 +373,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "run"))
     with pytest.raises(
-        DataError, match=r"train.features.npz: not the text with which .* was started"
+        DataError, match=r"train.features.npz: this is not the text that .* was started with"
     ):
         list(preprocess(run, learned_before=True))
     run.close()
@@ -405,7 +411,9 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
 def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = Task(name="picturing", columns=(Column("src"), *COLUMNS["picturing"]))
     monkeypatch.setitem(TASKS._members, "picturing", both)
-    with pytest.raises(RecipeError, match="`task`: picturing has src and features"):
+    with pytest.raises(
+        RecipeError, match="`task`: the task picturing has src and features, but a model reads only"
+    ):
         config.load(written(folder, "picturing"))
 
 
@@ -428,5 +436,5 @@ def test_files_are_cleaned_with_their_labels_but_not_with_features(
     assert config.load(folder / "clean" / "sorting.yaml").data.train.labels
     done = console("check", written(folder, "picturing"), "--fix", "other", "--no-tokens")
     assert done.code == 1, done
-    assert "train: not written: it has features" in done.out
+    assert "train: not written: this split has features" in done.out
     assert not (folder / "other").exists()

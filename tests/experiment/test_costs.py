@@ -61,15 +61,15 @@ def test_epochs_are_not_told_of_a_text_that_is_missing(monkeypatch: pytest.Monke
     )
     workload = synthetic_workload(loaded, (9, 7), CPU)
     speed = TrainingSpeed({}, "", TrainingSpeedConfig("fp32", "highest", 1), 1, 64, [2.0])
-    assert dict(costs.planned(workload, speed))["updates"] == "10 of 2.00 s"
+    assert dict(costs.planned(workload, speed))["updates"] == "10 of 2.00 s each"
     assert (
         dict(costs.planned(replace(workload, updates_an_epoch=4.0), speed))["updates"]
-        == "10 of 2.00 s, 2.5 epochs"
+        == "10 of 2.00 s each, 2.5 epochs"
     )
     epochs = replace(
         workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3})
     )
-    assert "limited by max_epochs" in dict(costs.planned(epochs, speed))["until"]
+    assert "limited by max_epochs" in dict(costs.planned(epochs, speed))["updates"]
 
 
 def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,11 +153,11 @@ def test_of_several_processes_the_smallest_counts(
         ("batch: {batch_tokens: 0}", "must be auto or a positive whole number"),
         (
             "stages: [{name: a, batch: {batch_tokens: auto}}]",
-            "batch_tokens: auto cannot be determined for a single stage",
+            "`batch_tokens: auto` is not available for a single stage",
         ),
         (
             "stages: [{name: b, training: {precision: auto}}]",
-            "precision: auto cannot be determined for a single stage; remove it from stage b",
+            "`precision: auto` is not available for a single stage; remove it from stage b",
         ),
     ],
 )

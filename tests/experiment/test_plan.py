@@ -11,7 +11,7 @@ from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.experiment.execute import Prepared, Trained, begin, execute
 from nmtkit.experiment.plan import plan
-from nmtkit.inference.answering import TestResult as AnsweredTestSet
+from nmtkit.inference.answering import ScoredAnswers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated, Saved, Step, Stopped
@@ -52,7 +52,7 @@ def test_what_depends_on_the_preprocessed_text_is_said_by_its_rule(
     settings = ["batch.batch_tokens=auto", "training.precision=fp32", "training.threads=auto"]
     rows = dict(plan(config.load(small_corpus / "tiny.yaml", settings), CPU).rows)
     assert rows["batch.batch_tokens"].startswith(
-        "measured on the preprocessed text: starting at 512 padded tokens"
+        "measured on the preprocessed text: 512 padded tokens at first"
     )
     assert rows["training.threads"].startswith("2 or 1: whichever is fastest")
     assert "training.precision" not in rows
@@ -90,11 +90,11 @@ def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
     assert kinds[:3] == [Diagnosis, DataReport, Prepared]
     assert kinds.count(Evaluated) == 2
     assert {Step, Saved, Stopped, Trained} <= {*kinds}
-    assert kinds[-1] == AnsweredTestSet
+    assert kinds[-1] == ScoredAnswers
     with pytest.raises(NmtkitError, match="does not hold the lock"):
         list(execute(plan(recipe, CPU), Run.open(path)))
     longer = config.load(small_corpus / "tiny.yaml", [*FEW, *EXACT, "training.max_updates=3"])
-    with pytest.raises(RecipeError, match="started with another recipe"):
+    with pytest.raises(RecipeError, match="started with a different recipe"):
         begin(
             config.load(small_corpus / "tiny.yaml", [*FEW, "model.hidden_size=50"]),
             CPU,

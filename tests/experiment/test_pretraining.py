@@ -84,15 +84,15 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     [
         (
             [],
-            "transformer is trained on texts with span_corruption or denoising: set `training.objectives.span",
+            "to train transformer on text, an objective is required (span_corruption or denoising); set",
         ),
         (
             [XLNET],
-            "xlnet is trained on texts with permutation: set `training.objectives.permutation`",
+            "to train xlnet on text, an objective is required (permutation); set `training.objectives.permutation`",
         ),
         (
             [XLNET, "training.objectives.span_corruption={}"],
-            "xlnet is trained on texts with permutation",
+            "to train xlnet on text, an objective is required (permutation)",
         ),
         (
             ["training.objectives.span_corruption={}", "tokenizer.sentinels=0"],
@@ -104,11 +104,11 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
         ),
         (
             ["training.objectives.denoising={}", "training.objectives.span_corruption={}"],
-            "so not together with denoising",
+            "so it cannot be combined with denoising",
         ),
         (
             ["training.objectives.denoising={}", "training.label_smoothing=0.1"],
-            "so not together with label_smoothing",
+            "so it cannot be combined with label_smoothing",
         ),
         (["training.objectives.denoising={rate: 2}"], "training.objectives.denoising.rate"),
         (

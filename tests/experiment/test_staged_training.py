@@ -182,8 +182,11 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
     assert "summaries are longer than 3 tokens and are truncated to 3" in notes[2]
     start = "stage coverage starts (2 of 3) from the best checkpoint of stage short (update"
     assert notes[3].startswith(start)
-    assert "newly initialised weights: attention.score.coverage; adam keeps its state" in notes[3]
-    assert notes[5].endswith("; sgd starts without a state after adam")
+    assert (
+        "newly initialized weights: attention.score.coverage; the optimizer adam keeps its state"
+        in notes[3]
+    )
+    assert notes[5].endswith("; the optimizer sgd starts without the state of adam")
     assert "new" not in notes[5]
 
 
@@ -250,7 +253,9 @@ def test_the_newest_stage_is_opened_with_its_own_settings(straight: Straight) ->
         assert (model.config.model_dump()["coverage"], opened.data.max_length) == (coverage, length)
     file = next((straight.folder / "checkpoints/2-coverage").glob("weights-*"))
     assert run.open_model(CPU, str(file))[2].training.objectives == {"coverage_weight": 1.0}
-    with pytest.raises(CheckpointError, match="it has: best, last, short, coverage, reward"):
+    with pytest.raises(
+        CheckpointError, match="the checkpoints are best, last, short, coverage, reward"
+    ):
         run.weights("shrot")
 
 
@@ -288,13 +293,13 @@ def test_new_limits_of_a_stage_that_is_over_are_told_to_change_nothing(
     recipe = config.load(corpus / "staged.yaml", changes)
     begin_run(recipe, str(straight.folder), resume=True, notify=notes.append).close()
     of_stages = [note for note in notes if note.startswith("stage ")]
-    assert of_stages == ["stage short has ended, so a new max_updates has no effect on it"]
+    assert of_stages == ["stage short has ended, so a new max_updates does not affect it"]
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
     changed = config.load(corpus / "staged.yaml", ["stages.coverage.model.hidden_size=7"])
     with pytest.raises(
-        RecipeError, match="stage coverage: its `model` settings change the size of"
+        RecipeError, match="stage coverage: the `model` settings change the shape of"
     ):
         require_fitting_stages(changed)
 
@@ -340,7 +345,7 @@ def test_a_run_without_stages_names_none_and_its_test_says_how_many_articles_wer
     assert result is not None
     assert (
         json.loads((tmp_path / "run/test.json").read_text())["sources_cut"]
-        == result.n_truncated
+        == result.answers.n_truncated
         == over
     )
 

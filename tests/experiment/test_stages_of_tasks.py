@@ -91,7 +91,7 @@ def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Pat
     assert "▁mono" in tokens.tokens_of(mono.ids("tgt", 0))
     notes: list[str] = []
     assert not [*preprocess(run, notes.append)]
-    assert notes == [f"{run.folder.data}: already preprocessed and up to date"]
+    assert notes == [f"{run.folder.data}: the text is already preprocessed and up to date"]
 
 
 def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Path) -> None:
@@ -248,17 +248,17 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
     [
         (
             "tokenizer.joint=false",
-            "different tasks need one vocabulary: set `tokenizer.joint` to true",
+            "different tasks need one vocabulary; set `tokenizer.joint` to true",
         ),
         ("stages.tune-more.task=summarization", "the last stage must have the task of the recipe"),
         ("stages.pretrain.data.train=null", "translation|train"),
         (
             "stages.pretrain.data.test={tgt: valid.tgt}",
-            "stage pretrain: `data.test` applies to all stages",
+            "stage pretrain sets `data.test`, which applies to all stages; move it to the recipe",
         ),
         (
             "stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}",
-            "only a stage has the tag <m>: add it to",
+            "the tag <m> is used only in a stage; add the tag to `tokenizer.specials`",
         ),
         ("stages.pretrain.task=languages", "there is no task 'languages'"),
         (

@@ -22,8 +22,8 @@ from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import Validation, evaluate_test_set
 from nmtkit.experiment.stages import train_stages
 from nmtkit.inference.answering import label_log_probs, model_inputs
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.inputs import TextModel
-from nmtkit.inference.requests import Request
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import score_all
 from nmtkit.runs.run import Run, build_model
@@ -119,17 +119,17 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("corpora", "fault"),
     [
-        ([{"src": "a", "tgt": "b"}, {"src": "c"}], "have the same keys"),
+        ([{"src": "a", "tgt": "b"}, {"src": "c"}], "must have the same keys"),
         (
             [{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}],
-            "src_field is the same for all",
+            "`src_field` must be the same for all",
         ),
-        ([{"src": "a", "tgt": "b", "weights": [2]}], "have the same keys"),
+        ([{"src": "a", "tgt": "b", "weights": [2]}], "must have the same keys"),
         (
             [{"src": "a", "tgt": "b", "tgt_lang": False}],
-            r"tgt_lang: False is not a text: .* 'no' for Norwegian",
+            r"tgt_lang: False is not a string; .* 'no' for Norwegian",
         ),
-        ([{"src": "a", "tgt": "b", "tag": None}], "tag: None is not a text"),
+        ([{"src": "a", "tgt": "b", "tag": None}], "tag: None is not a string"),
         ([{"tgt": "b", "tag": "<x>"}], "these files have no sources"),
         ([{"src": "a", "tgt": "b", "weight": "much"}], "weights.0"),
     ],
@@ -189,7 +189,7 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
     assert model_inputs(TRANSLATION, [example]) == [Request(example.src, tags="<2fr>")]
     with pytest.raises(
-        RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"
+        RecipeError, match=r"specify the target language, for example --to de \(available: de, fr\)"
     ):
         plain.translate(lines)
     with pytest.raises(
@@ -241,7 +241,7 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
         config.load(written(folder, data=data)), str(folder / "run"), notify=told.append
     )
     assert [line for line in told if "zero-shot" in line] == [
-        "fr-de: no corpus in data.train has this direction, so it is translated zero-shot"
+        "no corpus in data.train has the direction fr-de, so it is translated zero-shot"
     ]
     (evaluated,) = (
         event for event in train_stages(run, torch.device("cpu")) if isinstance(event, Evaluated)
@@ -264,7 +264,10 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
     chosen = [n for n, example in enumerate(result.examples) if example.tags == "<2de>"]
     references = [[str(result.examples[n].tgt) for n in chosen]]
     (alone,) = score_all(
-        [result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options
+        [result.answers.texts[n] for n in chosen],
+        references,
+        ["chrf"],
+        run.recipe.evaluation.options,
     )
     assert scores["chrF2 fr-de"] == alone.value
 

@@ -32,7 +32,9 @@ def test_a_label_of_any_reference_is_right() -> None:
 
 @pytest.mark.parametrize("refs", [["a b", "c"], ["a", "c d"]])
 def test_a_line_has_as_many_labels_as_its_reference(refs: list[str]) -> None:
-    with pytest.raises(DataError, match=r"line [12]: [12] labels, but its reference has [12]"):
+    with pytest.raises(
+        DataError, match=r"line [12]: the hypothesis has [12] labels, but the reference has [12]"
+    ):
         accuracy(["a", "c"], refs)
 
 

@@ -46,7 +46,9 @@ def test_the_table_has_a_row_for_what_was_wanted() -> None:
 
 
 def test_lines_need_as_many_labels_and_one_at_least() -> None:
-    with pytest.raises(DataError, match="line 2: 2 labels, but its reference has 1"):
+    with pytest.raises(
+        DataError, match="line 2: the hypothesis has 2 labels, but the reference has 1"
+    ):
         score_all(["a", "b c"], [["a", "b"]], ["f1"])
     with pytest.raises(DataError, match="no line has a label"):
         score_all(["", ""], [["", ""]], ["f1"])

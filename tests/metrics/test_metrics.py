@@ -284,7 +284,7 @@ def test_metric_names() -> None:
     for given, message in (
         (["blue"], "unknown metric 'blue': did you mean 'bleu'"),
         ([], "no metric given"),
-        (["aer"], "metric 'aer' does not compare texts but needs alignments"),
+        (["aer"], "metric 'aer' needs alignments instead of texts"),
     ):
         with pytest.raises(NmtkitError, match=message):
             metrics.metric_names(given)
@@ -416,7 +416,7 @@ def test_a_bootstrap_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_tests_of_significance_refuse_numbers_out_of_range() -> None:
     for numbers in ((0, 1), (10_001, 1), (10, 0)):
-        with pytest.raises(NmtkitError, match="requires samples from 1 to 10,000"):
+        with pytest.raises(NmtkitError, match="requires 1 to 10,000 samples"):
             Resampling("bs", *numbers)
 
 
@@ -483,7 +483,7 @@ def test_term_recall_refuses_what_cannot_be_found() -> None:
     for summaries, terms, message in (
         (["a"], [["a"], ["b"]], "1 summaries, but 2 lists"),
         (["a"], [[]], "nothing to search for"),
-        (["a", "b"], [["a"], ["--"]], "example 2: the term '--' contains no letter or digit"),
+        (["a", "b"], [["a"], ["--"]], "example 2: the term '--' contains no letters or digits"),
     ):
         with pytest.raises(DataError, match=message):
             metrics.term_recall(summaries, terms)

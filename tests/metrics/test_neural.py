@@ -21,9 +21,7 @@ def test_a_metric_that_is_not_installed_says_how_to_get_it(
     if METRICS.get(name).installed:
         pytest.skip(f"{name} is installed")
     write_lines("hyp", HYPS)
-    remedy = (
-        f"metric '{name}' is not installed; get it: pip install 'nmtkit[{METRICS.get(name).extra}]'"
-    )
+    remedy = f"metric '{name}' is not installed; install it with `pip install 'nmtkit[{METRICS.get(name).extra}]'`"
     refused(console("score", "hyp", "--ref", "hyp", "-m", "bleu", name), remedy)
     # said before the training, not after it
     with pytest.raises(RecipeError, match="is not installed"):
@@ -69,6 +67,7 @@ def test_a_model_that_cannot_be_loaded(given: list[Any], monkeypatch: pytest.Mon
 
     monkeypatch.setattr(neural, "_bert_scorer", offline)
     with pytest.raises(
-        NmtkitError, match=r"roberta-large cannot be loaded \(no route to host\).*with a network"
+        NmtkitError,
+        match=r"cannot load the model .*roberta-large \(no route to host\).*with an internet connection",
     ):
         metrics.score_all(HYPS, [REFS], ["bertscore-en"])

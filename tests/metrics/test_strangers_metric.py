@@ -156,7 +156,7 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
     ("changes", "said"),
     [
         (["evaluation.metrics=[untranslate]"], "did you mean 'untranslated'"),
-        (["evaluation.metrics=[aer]"], "metric 'aer' does not compare texts but needs alignments"),
+        (["evaluation.metrics=[aer]"], "metric 'aer' needs alignments instead of texts"),
         (["evaluation.metrics=[]"], "no metric given"),
         (
             ["evaluation.metrics=[chrf]", "training.best_metric=bleu"],

@@ -96,8 +96,8 @@ def broken(value: float) -> HeadsPicture:
     [
         ([], "no sentences"),
         ([head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),
-        ([broken(np.nan)], "sentence 1 has weights that are not finite"),
-        ([broken(np.inf)], "not finite"),
+        ([broken(np.nan)], "sentence 1 has non-finite attention weights"),
+        ([broken(np.inf)], "sentence 1 has non-finite attention weights"),
     ],
     ids=["none", "no words", "nan", "infinite"],
 )

@@ -167,9 +167,7 @@ def test_letters_without_a_glyph_are_named(draw: Callable[..., Path]) -> None:
     # no script has it, so no font does
     odd = AttentionPicture([f"a{chr(0x0378)}"], ["b"], np.ones((1, 1)))
     for name in ("a.png", "a.pdf"):
-        with pytest.warns(
-            PictureWarning, match=r"no installed font has a glyph for: . \(U\+0378\)"
-        ):
+        with pytest.warns(PictureWarning, match=r"no installed font has glyphs for . \(U\+0378\)"):
             draw(odd, name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,8 +231,8 @@ def test_html_marks_windows(draw: Callable[..., Path]) -> None:
         {"class": "strong centre", "style": "--w:1.000;--centre:0.500"},
         *[{}, {}, {}],
     ]
-    assert "centre of the window" in page.html
-    assert "centre of the window" not in Page(draw(picture(2, 2), "a.html")).html
+    assert "centre of the local attention window" in page.html
+    assert "centre of the local attention window" not in Page(draw(picture(2, 2), "a.html")).html
 
 
 @pytest.mark.parametrize(
@@ -269,15 +267,19 @@ def test_bad_paths_are_refused(
             "sentence 2 has no words",
             "a.png a.html",
         ),
-        (AttentionPicture(["a"], ["b"], np.array([[np.nan]])), "not finite", "a.png a.html"),
+        (
+            AttentionPicture(["a"], ["b"], np.array([[np.nan]])),
+            "non-finite attention weights",
+            "a.png a.html",
+        ),
         (
             summary(p_gen=np.array([0, 1, np.nan, 1, 1])),
-            "sentence 1 has .* not finite",
+            "sentence 1 has non-finite attention weights",
             "a.png a.html",
         ),
         (
             [picture(50, 50)] * 200,
-            r"cannot be read as PNG; draw fewer sentences, or write \.pdf",
+            r"would be unreadable as PNG; draw fewer sentences, or write \.pdf",
             "a.png",
         ),
     ],
@@ -312,7 +314,7 @@ def test_a_size_and_a_font_size(draw: Callable[..., Path], grid: bool) -> None:
     assert same == pytest.approx(4.0)
     assert any(abs(size - 6.0) < 0.06 for size in sizes)
     assert drawn(9.0, 2 * height)[0][1] == pytest.approx(2 * height, rel=0.02)
-    with pytest.raises(NmtkitError, match=r"words fit at a font size of at most \d+\.\d points"):
+    with pytest.raises(NmtkitError, match=r"the font size can be at most \d+\.\d points"):
         drawn(2.0, None, font_size=30.0)
 
 
@@ -352,7 +354,7 @@ def test_fonts_and_colours_that_are_none() -> None:
             {"colours": ("viridiss",)},
             "'viridiss' is neither a colour nor a colour map: did you mean 'viridis'",
         ),
-        ({"colours": ("white", "viridis")}, "'viridis' is not a colour; use names"),
+        ({"colours": ("white", "viridis")}, "'viridis' is not a colour; use a name"),
     ):
         with pytest.raises(NmtkitError, match=message):
             FigureStyle(**style)

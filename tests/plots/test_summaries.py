@@ -109,7 +109,10 @@ def test_svg_of_a_summary(draw: Draw) -> None:
     texts = svg_texts(draw(summary()))
     words = {word for word, _ in texts}
     assert {*ARTICLE, *SUMMARY, "coverage", "p_gen", "weight", "news  (score -1.50)"} <= words
-    assert "bold: copied from the article · p_gen: blue for generating, orange for copying" in words
+    assert (
+        "bold words are copied from the article · p_gen: blue for generating, orange for copying"
+        in words
+    )
     bold = [word for word, style in texts if "bold" in style or "700" in style]
     # they stand in both texts, and are bold where they are copied
     assert sorted(bold) == ["Ravensmoor", "Tavares"]

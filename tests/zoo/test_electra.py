@@ -201,7 +201,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
 
 
 def test_an_encoder_without_a_discriminator_is_refused(tmp_path: Path) -> None:
-    message = "`training.objectives.replaced_tokens`: this bert has no head for it"
+    message = "`training.objectives.replaced_tokens`: the model has no output layer for this objective; `nmtkit"
     with pytest.raises(RecipeError, match=message):
         loaded(tmp_path, "training.replaced_tokens=50")
 
@@ -213,7 +213,7 @@ def test_an_electra_whose_encoder_learns_nothing_is_refused(tmp_path: Path) -> N
     given = "model={kind: electra}", "training.objectives.masked_words.mask=1"
     with pytest.raises(
         RecipeError,
-        match=r"objectives.replaced_tokens`: without it electra trains only its generator",
+        match=r"objectives.replaced_tokens` is missing; without it, electra trains only its generator",
     ):
         require_fitting_stages(loaded(tmp_path, *given))
     require_fitting_stages(loaded(tmp_path, *given, "training.objectives.replaced_tokens=50"))

@@ -78,15 +78,15 @@ def loaded(folder: Path, *changes: str) -> Recipe:
     [
         (
             "training.objectives={masked_words: null, next_sentence: 1}",
-            "bert is trained on texts with masked_words: set `training.objectives.ma",
+            r"to train bert on text, an objective is required \(masked_words\); set `training.objectives.ma",
         ),
         (
             "training.objectives.next_sentence=1",
-            "`training.objectives.next_sentence`: this bert has no head for it; see the settings of `mod",
+            "`training.objectives.next_sentence`: the model has no output layer for this objective; `nmtkit",
         ),
         (
             "training.next_sentence=1",
-            "`training.objectives.next_sentence`: this bert has no head for it",
+            "`training.objectives.next_sentence`: the model has no output layer for this objective; `nmtkit",
         ),
     ],
 )
@@ -100,6 +100,6 @@ def test_a_recipe_that_fits(tmp_path: Path) -> None:
     require_fitting_stages(loaded(tmp_path, given, "training.objectives.next_sentence=1"))
     with pytest.raises(
         RecipeError,
-        match=r"objectives.next_sentence`: without it the head .* remains random; set it",
+        match=r"objectives.next_sentence` is missing; without it, the head .* remains random; set it",
     ):
         require_fitting_stages(loaded(tmp_path, given))

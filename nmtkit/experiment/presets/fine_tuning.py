@@ -51,7 +51,7 @@ _HIGHEST = 3e-4
 _PASSES, _PASSES_FOR = 20, 60_000
 """Number of passes over a text of this many padded tokens; it falls with the square root of the text size."""
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
-"""A side with fewer running words gets batches of at most this many tokens."""
+"""Maximum number of tokens per batch for a side with fewer running words than the first number."""
 _PATIENCE = 5
 _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "clip_norm", "loss_unit")
 """Training settings that are kept from the original run."""
@@ -63,11 +63,11 @@ _NOT_KEPT = (
     "span_corruption",
     "denoising",
 )
-"""Losses that need other data, or belong to a last stage or to pretraining."""
+"""Losses that need different data, or that belong to a last stage or to pretraining."""
 
 
 class FineTuningRecipe(ProposedRecipe):
-    """Builds a recipe that fine-tunes a run on a text, mixed with this many `general` pairs."""
+    """Builds a recipe that fine-tunes a run on text mixed with this number of `general` pairs."""
 
     def __init__(
         self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None
@@ -75,13 +75,13 @@ class FineTuningRecipe(ProposedRecipe):
         super().__init__(size)
         self.source = source
         self.weight = 1.0
-        """Repetitions of a general pair per epoch that make general text half of all pairs."""
+        """Number of repetitions of a general pair per epoch that makes general text half of all pairs."""
         self._before: Recipe = source.newest_stage().recipe
         self._name = source.folder.path.resolve().name
         self.explain(
             "model, tokenizer, search",
             f"as in {self._name}",
-            "its weights do not fit other settings; dropout is unchanged",
+            "the weights do not fit other settings; dropout is unchanged",
         )
         if general:
             self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
@@ -94,20 +94,20 @@ class FineTuningRecipe(ProposedRecipe):
         else:
             files = "TEXT" if size.one_text else "SRC TGT"
             self.warnings.append(
-                "without general text the model may forget what it could do before; add some "
+                "without general text, the model may forget what it has learned before; add some "
                 f"with --general {files}"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
     def _fit(self, times: int, minutes: float | None) -> dict[str, Any]:
-        """Plans the training; an epoch has this many times the tokens of the new text."""
+        """Plans training; an epoch has `times` as many tokens as the new text."""
         words = max(self.size.src.words, self.size.tgt.words)
         padded = padded_tokens(
             self.size.pairs, words, max(self._before.data.truncation or (math.inf,))
         )
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
-        because = f"{self._name} had {known:,}, and small batches are better for little text"
+        because = f"{self._name} used {known:,}, and small batches are better for little text"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
         most = self._before.batch.batch_size or self.size.pairs
@@ -124,14 +124,14 @@ class FineTuningRecipe(ProposedRecipe):
         )
         self.explain("training.lr", f"{lr:g}", because)
         self.explain("training.schedule", "linear, to zero", "trained weights need no long warm-up")
-        because = f"at most {updates / a_pass:.3g} passes over the text"
+        because = f"these are at most {updates / a_pass:.3g} passes over the text"
         self.explain("training.max_updates", f"{updates:,}", because)
         if minutes:
-            because = "you set it; the learning rate falls to zero in this time"
+            because = "you set it; the learning rate falls to zero within this time"
             self.explain("training.max_minutes", f"{minutes:g}", because)
         because = (
-            f"training ends after {_PATIENCE} validations in a row without a lower loss, because a "
-            "model soon overfits little text"
+            f"a model soon overfits little text; training ends after {_PATIENCE} validations in a "
+            "row without a lower loss"
         )
         self.explain("training.patience", f"{_PATIENCE}", because)
         kept = before.model_dump(mode="json", include={*_KEPT, "objectives"})
@@ -182,7 +182,7 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
     """Returns `src_lang` and `tgt_lang` of text for fine-tuning; empty for a model without languages.
 
     None selects the language of the run's own fine-tuning. Raises RecipeError if a multilingual
-    model needs a language or has none of that name.
+    model needs a language, or does not know the given one.
     """
     config = run.newest_stage().recipe.tokenizer
     name = run.folder.path
@@ -202,8 +202,8 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
     if tags and not chosen:
         if target is None:
             raise RecipeError(
-                f"{name} is multilingual; name the target language with --to {tags[0]} "
-                f"({', '.join(tags)})"
+                f"{name} is multilingual; specify the target language, for example --to {tags[0]} "
+                f"(available: {', '.join(tags)})"
             )
         target = find_language(target, tags)
         return {"src_lang": source, "tgt_lang": target} if source else {"tgt_lang": target}
@@ -223,7 +223,7 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
 
 
 def _peak(config: TrainingConfig) -> float:
-    """Returns the peak learning rate of a training."""
+    """Returns the peak learning rate of a training run."""
     schedule = config.schedule
     return (
         config.lr / math.sqrt(schedule.size * schedule.warmup)
@@ -240,7 +240,7 @@ class TestChange:
     """The score of a test set before and after fine-tuning."""
 
     text: str
-    """OWN or GENERAL."""
+    """Which test set: OWN or GENERAL."""
     metric: str
     """The name in tables."""
     before: float
@@ -255,9 +255,9 @@ class TestChange:
 def score_before(
     run: Run, device: torch.device, threads: int | None = None, notify: Notify = ignore
 ) -> None:
-    """Scores the origin of a training on both test sets, once, and records the scores in the origin.
+    """Scores the origin of a run on both test sets, once, and records the scores with the origin.
 
-    Does nothing for a run without an origin, for an origin with another task, which cannot be
+    Does nothing for a run without an origin, for an origin with a different task, which cannot be
     scored on these texts, or if the origin has been deleted.
     """
     origin = read_origin(run.folder)
@@ -266,7 +266,7 @@ def score_before(
     source, tests = Run(RunFolder(Path(origin.run))), _tests(run.recipe, origin)
     if not tests or source.recipe.task != run.recipe.task:
         return
-    notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
+    notify(f"scoring {origin.run} on the test sets ({', '.join(tests)}) before fine-tuning")
     options = DecodingOptions(
         device=str(device), weights=origin.weights, threads=threads, workers=1
     )

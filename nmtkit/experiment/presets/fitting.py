@@ -28,13 +28,13 @@ from nmtkit.experiment.presets.proposal import PLANS, ProposedRecipe, format_min
 from nmtkit.experiment.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 
 FEW_PAIRS = 5_000
-"""Studies of low-resource translation begin here; with fewer pairs expect little."""
+"""Studies of low-resource translation begin with this number of pairs; with fewer, results are poor."""
 PUBLIC_MODEL_BELOW = 50_000
 """With fewer pairs, fine-tuning a public model beats training from scratch."""
 MANY_PAIRS = 100_000
 """Minimum number of pairs for `base` on a GPU."""
 FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
-"""The same in words of running text; guesses."""
+"""The same limits in words of running text, which are guesses."""
 
 VOCABULARIES = (
     (200_000, 2_000),
@@ -48,11 +48,11 @@ Sennrich and Zhang used 2,000 for 100,000 words; 30,000 and more are usual for W
 8,000 with 345,000 words.
 """
 
-_SPECIALS = 4  # tokens of every vocabulary that are no text
-_COVERAGE = 0.9995  # the share of the characters that get a token where many are rare
-_TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
-_FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
-_PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
+_SPECIALS = 4  # number of special tokens in every vocabulary
+_COVERAGE = 0.9995  # share of characters that get a token if many are rare
+_TOKENS_PER_WORD = 1.3  # approximate number of subwords per word
+_FEW_PASSES = 8  # number of passes below which more and smaller updates learn more
+_PADDING = 1.1  # approximate number of padded tokens per real token in batches of similar length
 
 
 def padded_tokens(pairs: int, words: int, most: float = math.inf) -> int:
@@ -83,13 +83,13 @@ class FittedPreset(ProposedRecipe):
         self.explain("preset", name, because)
         self.task, self.name, self.speed, self._limit = task, name, speed, limit
         self.extends = f"{TASKS.get(task).presets}{name}"
-        """The preset's recipe."""
+        """Name of the preset's recipe."""
         self.passes: float | None = None
-        """Passes over the text within the limit; None, here and below, if the speed was not measured."""
+        """Number of passes over the text within the limit; None, here and below, if the speed was not measured."""
         self.total_minutes: float | None = None
-        """Minutes for all planned updates, ignoring the limit."""
-        # Where the time is given, validations must not use it up: a search costs as much as several updates. But by
-        # few sentences the weights that are kept are a matter of chance: by 200 they cost up to 1.4 BLEU.
+        """Number of minutes for all planned updates, ignoring the limit."""
+        # With a time limit, validation must not take too long: decoding costs as much as several updates. But with few
+        # sentences, the choice of the best weights is a matter of chance: with only 200, it cost up to 1.4 BLEU.
         self._validated = min(500, max(30, round(40 * limit))) if limit else None
         self._plan = PLANS[self.extends]
         self._preset = load_yaml(bundled_path("recipes", f"{self.extends}.yaml"))[0]
@@ -104,7 +104,7 @@ class FittedPreset(ProposedRecipe):
 
     @property
     def is_useful(self) -> bool:
-        """Whether the limit is sufficient for a model of this size, or unknown."""
+        """Whether the limit is sufficient for a model of this size, or the speed is unknown."""
         return self.passes is None or self.passes >= self._plan.fewest_useful
 
     def text(self, name: str, data: Mapping[str, Any], description: str = "") -> str:
@@ -126,7 +126,7 @@ class FittedPreset(ProposedRecipe):
         return self.yaml(head, about, groups)
 
     def _set(self, group: str, **values: Any) -> None:
-        """Sets keys of a group, omitting values equal to the preset's; a group of another kind is complete."""
+        """Sets keys of a group, omitting values equal to the preset's; a group of a different kind is complete."""
         known = self._preset.get(group, {})
         afresh = values.get("kind", known.get("kind")) != known.get("kind")
         differing = {
@@ -142,11 +142,11 @@ class FittedPreset(ProposedRecipe):
         writes = "tie" in self._preset["model"]
         if self.name == "small" and self._words < 200_000 and writes:
             batch_tokens = 2_048
-            because = "small batches are better for little text (Sennrich and Zhang)"
+            because = "small batches are better for little text (Sennrich and Zhang 2019)"
             self.explain("batch.batch_tokens", "2,048", because)
         padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
-            # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
+            # The number of passes within the limit is not known yet, so it is estimated from the measured speed.
             reach = self._limit * self.speed / padded if self.speed else 0.0
             if reach < _FEW_PASSES:
                 batch_tokens = min(batch_tokens, preset_tokens // 2)
@@ -156,14 +156,14 @@ class FittedPreset(ProposedRecipe):
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self._limit)
         passes = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
-        # Between the points of 12, 16, 22 and 90 passes that were measured; at 16, 0.2 costs 1.5 BLEU.
+        # The thresholds lie between measurements at 12, 16, 22 and 90 passes; at 16, a dropout of 0.2 costs 1.5 BLEU.
         dropout = 0.1 if passes < 20 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        because = f"it prevents overfitting, as the text is read about {passes:.2g} times"
+        because = f"it prevents overfitting if the text is read about {passes:.2g} times"
         self.explain("model.dropout", f"{dropout}", because)
         tie = {"tie": "all" if joint and not self.size.one_text else "decoder"} if writes else {}
         self._set("model", dropout=dropout, **tie)
         self._set("training", **self._training(updates, batch_tokens, self._limit))
-        if self.size.one_text:  # whose validation needs no search
+        if self.size.one_text:  # validation of a single text needs no decoding
             return
         self._set("evaluation", max_sentences=self._validated or 500)
         if not self.size.tgt.spaced:
@@ -182,7 +182,7 @@ class FittedPreset(ProposedRecipe):
         )
         self.explain(
             "data.max_length",
-            f"{longest[0]}, and {longest[1]} of a summary",
+            f"{longest[0]}, and {longest[1]} for a summary",
             f"95 % of the sources have at most {src.length:,} words and 95 % of the summaries at "
             f"most {tgt.length:,}, and 400 tokens of an article are enough (See et al. 2017, "
             "section 5)",
@@ -223,11 +223,11 @@ class FittedPreset(ProposedRecipe):
 
     def _explain_model(self) -> None:
         model = self._preset["model"]
-        name = model["kind"].replace("_", "-") + " of {hidden_size}"
+        name = model["kind"].replace("_", "-") + " of size {hidden_size}"
         if model["kind"] == "transformer":
-            name = "Transformer, {encoder_layers}+{decoder_layers} layers of {hidden_size}"
+            name = "Transformer, {encoder_layers}+{decoder_layers} layers of size {hidden_size}"
         elif "layers" in model:
-            name = "Transformer, {layers} layers of {hidden_size}"
+            name = "Transformer, {layers} layers of size {hidden_size}"
         self.explain("model", name.format_map(model), self._plan.because)
 
     def _whole_words(self) -> None:
@@ -238,7 +238,7 @@ class FittedPreset(ProposedRecipe):
         self.explain(
             "tokenizer",
             f"the {vocabulary:,} most frequent words",
-            "the model copies all other words from the source",
+            "the model can copy all other words from the source",
         )
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
 
@@ -252,14 +252,18 @@ class FittedPreset(ProposedRecipe):
         coverage = _COVERAGE if rare else 1.0
         sizes = [_vocabulary_size(text, wanted, coverage) for text in texts]
         because = (
-            f"{self._words:,} words are too few for learning more subwords well (Sennrich and Zhang "
+            f"{self._words:,} words are too few to learn more subwords well (Sennrich and Zhang "
             "2019)"
         )
         if suited > wanted:
             because = f"a larger vocabulary would make preset {self.name} slow"
         if min(sizes) < wanted:
             because = "the text has no more words and characters"
-        self.explain("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
+        self.explain(
+            "tokenizer",
+            "bpe with " + " and ".join(f"{one:,}" for one in sizes) + " tokens",
+            because,
+        )
         if not self.size.one_text:
             letters = "the same letters" if joint else "different letters"
             self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides use {letters}")
@@ -276,8 +280,8 @@ class FittedPreset(ProposedRecipe):
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
         """Plans the updates: passes fall with the square root of the text size, from one measured point.
 
-        `padded` is the number of padded tokens in the text. With `minutes` it is no limit: all
-        minutes are used, and `_expected_updates` estimates the updates.
+        `padded` is the number of padded tokens in the text. With `minutes`, the result is not a limit:
+        all minutes are used, and `_expected_updates` estimates the updates.
         """
         (right, tokens), (fewest, most) = self._plan.passes, self._plan.bounds
         passes = min(max(right * math.sqrt(tokens / padded), fewest), most)
@@ -290,7 +294,7 @@ class FittedPreset(ProposedRecipe):
             else "this is the preset's maximum"
         )
         if not minutes:
-            because = f"{updates / a_pass:.3g} passes over the text; {rule}"
+            because = f"these are {updates / a_pass:.3g} passes over the text, and {rule}"
             self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
@@ -319,7 +323,7 @@ class FittedPreset(ProposedRecipe):
         return f"{text}, so allow {wanted:,} {'minute' if wanted == 1 else 'minutes'} if you can"
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
-        """Returns the updates that this machine makes in the given time, or the planned ones if unmeasured."""
+        """Returns the number of updates that fit into the given time, or the planned number if the speed is unknown."""
         if not minutes or not self.speed:
             return updates
         return max(1, round(minutes * self.speed / batch_tokens))
@@ -330,7 +334,7 @@ class FittedPreset(ProposedRecipe):
             schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
         elif "warmup" in schedule:
             schedule = {**schedule, "warmup": min(schedule["warmup"], max(1, updates // 5))}
-        # Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made.
+        # Frequent enough for several checkpoints to average, even if the number of updates is unknown.
         every = max(
             50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10)
         )
@@ -349,11 +353,11 @@ def _rounded(number: float) -> str:
 
 
 def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
-    """Returns how many subwords a text needs and can support, at most the number wanted.
+    """Returns the number of subwords that a text needs and supports, at most `wanted`.
 
     Each character needs a token, and each longer word can become one. If rare characters get no
-    token, the frequent ones leave at least half of the vocabulary to words. For a small text the
-    subwords are learned to count them.
+    token, the frequent ones leave at least half of the vocabulary to words. For a small text, the
+    subwords are counted by training a tokenizer.
     """
     characters = text.frequent_characters if coverage < 1 else text.characters
     size = max(wanted, 2 * characters)
@@ -363,10 +367,10 @@ def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
     return _learned_size(text.sample, possible, coverage) if text.sample else possible
 
 
-@lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
+@lru_cache(maxsize=8)  # called with the same text for each preset that is considered
 def _learned_size(lines: tuple[str, ...], size: int, coverage: float) -> int:
     """Returns the number of tokens learned from some lines, at most `size`."""
-    from nmtkit.data.tokenizers.tokenizer import (  # slow to load; not every plan needs it
+    from nmtkit.data.tokenizers.tokenizer import (  # imported late: it loads slowly, and not every plan needs it
         SentencePieceTokenizer,
         TokenizerConfig,
     )
@@ -397,7 +401,7 @@ def choose_preset(
             f"there are no presets for task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}"
         )
     if preset is not None and preset not in PRESETS:
-        raise RecipeError(f"no preset {preset!r}: {suggest_names(preset, PRESETS)}")
+        raise RecipeError(f"there is no preset {preset!r}: {suggest_names(preset, PRESETS)}")
 
     def fitted(name: str, because: str) -> FittedPreset:
         speed = measure(FittedPreset(task, size, name, because, minutes, None))
@@ -408,8 +412,8 @@ def choose_preset(
     while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
         times = f"{chosen.passes:.2g}"
         because = (
-            f"in {minutes:g} min preset {chosen.name} would make only {times} passes over the text "
-            "on this machine"
+            f"in {minutes:g} min, preset {chosen.name} would make only {times} passes over the "
+            "text on this machine"
         )
         smaller = fitted(names[names.index(chosen.name) - 1], because)
         if smaller.speed is None:
@@ -427,7 +431,7 @@ def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
     if count < few:
         return "tiny", f"{count:,} {unit} are too few for anything larger"
     if not gpu:
-        return "small", f"training is on a CPU, and {count:,} {unit} are enough for it"
+        return "small", f"training runs on a CPU, and {count:,} {unit} are enough for this preset"
     if count < many:
         return "small", f"{count:,} {unit} are fewer than a large model needs"
     return "base", f"{count:,} {unit} are enough for a large model, and there is a GPU"
@@ -439,13 +443,13 @@ _PUBLIC_MODELS = {"translation": "OPUS-MT or NLLB", "summarization": "BART or Pe
 def _public_model_advice(preset: FittedPreset) -> str:
     models = _PUBLIC_MODELS[preset.task]
     return (
-        f"Fine-tuning a public model ({models}) on these pairs works better: nmtkit guide "
-        "public-models"
+        f"Fine-tuning a public model ({models}) on these pairs works better; see `nmtkit guide "
+        "public-models`"
     )
 
 
 def _advice(preset: FittedPreset) -> list[str]:
-    """Returns advice that would help more than another setting."""
+    """Returns advice that would help more than a different setting."""
     is_between = FEW_PAIRS <= preset.size.pairs < PUBLIC_MODEL_BELOW
     return [_public_model_advice(preset)] if preset.task in _PUBLIC_MODELS and is_between else []
 
@@ -465,7 +469,7 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
         )
         warnings.append(
             f"in {limit:g} min there is time for only {preset.passes:.2g} passes over the "
-            f"text{useless}: one pass takes {format_minutes(a_pass)} on this machine, and preset "
+            f"text{useless}; one pass takes {format_minutes(a_pass)} on this machine, and preset "
             f"{preset.name} usually makes {preset.total_minutes / a_pass:.3g} passes (--minutes "
             f"{math.ceil(preset.total_minutes)})"
         )
@@ -473,12 +477,11 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
         held_out = preset.size.held_out
         counted = f"{pairs:,}"
         if held_out:
-            counted += (
-                f" ({pairs + held_out:,} minus {held_out:,} held out for validation and test)"
-            )
+            counted += f": {pairs + held_out:,} minus {held_out:,} held out for validation and test"
         advice = f". {_public_model_advice(preset)}" if preset.task in _PUBLIC_MODELS else ""
         warnings.append(
-            f"few pairs: {counted}; expect good results only for text very similar to yours{advice}"
+            f"there are few pairs ({counted}), so expect good results only for text very similar "
+            f"to yours{advice}"
         )
     if preset.name == "base" and not gpu:
         warnings.append("preset base takes days on a CPU; use --preset small")

@@ -16,7 +16,7 @@ class Reason(NamedTuple):
     """The reason for the value of a setting."""
 
     setting: str
-    """The dotted key, or its group."""
+    """The dotted key, or the group of settings."""
     value: str
     """The value in readable form."""
     because: str
@@ -67,7 +67,7 @@ class ProposedRecipe:
             _comment([*head, *(f"Note: {warning}." for warning in self.warnings)]),
             dump_yaml(about),
         ]
-        sentences.pop("preset", None)  # the head has it
+        sentences.pop("preset", None)  # the header contains this reason
         for group in dict.fromkeys((*groups, *sentences)):
             parts.append(_comment(sentences.get(group, [])))
             parts += [dump_yaml({group: groups[group]})] if group in groups else []
@@ -102,7 +102,8 @@ PLANS = {
         (1, 60),
     ),
     "preset-small": PresetPlan(
-        "with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
+        "a model of this size reached 38 BLEU with 29,000 pairs (recipe "
+        "multi30k-en-de-transformer)",
         (22, 520_000),
         (3, 60),
         5,
@@ -121,7 +122,7 @@ PLANS = {
         (1, 20),
     ),
     "preset-summaries-small": PresetPlan(
-        "it was trained on 3,392 news articles; see the results of recipe "
+        "a model of this size was trained on 3,392 news articles; see the results of recipe "
         "inshorts-pointer-generator",
         (7, 1_000_000),
         (5, 20),
@@ -135,7 +136,9 @@ PLANS = {
         1.5,
     ),
     "preset-lm-tiny": PresetPlan(
-        "with 194,000 words it reached a perplexity of 77 per token", (20, 300_000), (1, 60)
+        "a model of this size reached a perplexity of 77 per token with 194,000 words",
+        (20, 300_000),
+        (1, 60),
     ),
     "preset-lm-small": PresetPlan(
         "it has the shape of GPT and a size between tiny and base (a guess)",
@@ -147,8 +150,8 @@ PLANS = {
         "these are the sizes of GPT-2 small (not trained by us)", (10, 100_000_000), (1, 40), 0.5
     ),
     "preset-classes-tiny": PresetPlan(
-        "trained for a minute on 1,622 news articles of five classes, it classified 98 % of "
-        "other articles correctly",
+        "a model of this size, trained for a minute on 1,622 news articles of five classes, "
+        "classified 98 % of other articles correctly",
         (20, 1_000_000),
         (5, 60),
     ),
@@ -159,4 +162,4 @@ PLANS = {
         "it is twice as wide as in Yang et al. 2016 (a guess)", (5, 100_000_000), (1, 20)
     ),
 }
-"""Plans by the recipe of the preset."""
+"""Training plans by the preset's recipe."""

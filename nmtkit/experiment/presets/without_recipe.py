@@ -26,13 +26,13 @@ from nmtkit.core.settings import is_valid_name
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.files.formats import DETECTION_LINES, text_format
-from nmtkit.data.text.files.lines import read_lines_lenient
 from nmtkit.data.text.files.names import (
     parse_encodings,
     split_reference,
     text_path,
     without_compression_end,
 )
+from nmtkit.data.text.files.text_file import read_lines_lenient
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.scripts import word_pattern
 from nmtkit.data.text.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
@@ -56,19 +56,19 @@ class RecipeRequest:
     """The options given instead of a recipe; files are absolute paths."""
 
     target: tuple[str, ...]
-    """One target per corpus, as many as sources."""
+    """Target files, one per corpus and source file."""
     source: tuple[str, ...] = ()
-    """Empty if the task has a single text, which is the target."""
+    """Source files, one per corpus; empty if the task has a single text, which is the target."""
     valid: tuple[str, ...] = ()
-    """Source, target, source, target, and so on; for tasks with one text only targets. Without
-    files, pairs are held out.
+    """Validation files in the order source, target, source, target, and so on; only targets for tasks with
+    one text. Without files, pairs are held out.
     """
     test: tuple[str, ...] = ()
-    """The same for testing; a single source is only translated."""
+    """Test files in the same order; a single source is only translated."""
     task: str | None = None
-    """None: translation."""
+    """Name of the task. Default: translation."""
     preset: str | None = None
-    """None: chosen based on the text."""
+    """Name of the preset; None means that it depends on the text."""
     minutes: float | None = None
     """Time limit of training in minutes."""
     encoding: tuple[str, ...] = ()
@@ -77,9 +77,9 @@ class RecipeRequest:
     init_from: str | None = None
     """A run to fine-tune."""
     general: tuple[str, ...] = ()
-    """With `init_from`: text similar to the run's training text, to mix in; files as in `valid`."""
+    """Text similar to the run's training text, which is mixed in; only with `init_from`. Files are as in `valid`."""
     general_test: tuple[str, ...] = ()
-    """A test set of such text; default: the run's own."""
+    """A test set of such text. Default: the run's own test set."""
     source_language: str | None = None
     """Source language, for fine-tuning a multilingual run."""
     to: str | None = None
@@ -106,34 +106,40 @@ class RecipeRequest:
     def fault(self) -> str | None:
         """Returns why the options conflict, or None if they do not."""
         if self.one_text and self.source:
-            return "--source: an example is a single text; give it only as --target FILE"
+            return (
+                "--source does not apply to this task, whose examples are single texts; give only "
+                "--target FILE"
+            )
         if not self.one_text and len(self.source) != len(self.target):
             counts = (
-                f"{len(self.source)} --source but {len(self.target)} --target; give one --target "
-                "for each --source"
+                f"{len(self.source)} --source and {len(self.target)} --target were given; give one "
+                "--target for each --source"
             )
             return counts + _table_hint([*self.source, *self.target])
         for split in (*_SPLITS[1:], *_GENERAL):
             src, tgt = self.files(split)
             if not self.one_text and len(src) != len(tgt) and (tgt or split != "test"):
                 return (
-                    f"--{split} {' '.join([*src, *tgt])}: give a source and its target"
+                    f"--{split} {' '.join([*src, *tgt])}: give a source file and a target file"
                     + _table_hint([*src, *tgt])
                 )
         if not self.target:
             source = "" if self.one_text else "--source FILE "
-            return f"{', '.join(self.given())}: name the training text with {source}--target FILE"
+            return (
+                f"{', '.join(self.given())}: the training text is missing; give it with "
+                f"{source}--target FILE"
+            )
         general = [option for option in self.given() if option.startswith("--general")]
         if self.init_from is None and general:
             return (
-                f"{' and '.join(general)}: applies only to fine-tuning; name the initial run with "
+                f"{' and '.join(general)}: only for fine-tuning; give the initial run with "
                 "--init-from RUN"
             )
         languages = [option for option in self.given() if option in ("--from", "--to")]
         if languages and self.init_from is None:
             return (
-                f"{' and '.join(languages)}: applies only to fine-tuning a multilingual model; name "
-                "it with --init-from RUN"
+                f"{' and '.join(languages)}: only for fine-tuning a multilingual model; give this "
+                "model with --init-from RUN"
             )
         if languages and self.one_text:
             return (
@@ -142,8 +148,8 @@ class RecipeRequest:
             )
         if self.one_text and self.general_test:
             return (
-                "--general-test: language models are not scored before and after fine-tuning; "
-                "remove it"
+                "--general-test does not apply to language models, which are not scored before and "
+                "after fine-tuning; remove it"
             )
         if self.init_from is not None and (self.preset or self.task):
             return (
@@ -215,7 +221,7 @@ def propose_recipe(
 
 
 def name_of_run(request: RecipeRequest) -> str:
-    """Returns a run's default name: `train-en-de` for train.en and train.de, else both names."""
+    """Returns a run's default name: `train-en-de` for train.en and train.de, otherwise both file names."""
     paths = (request.source or request.target)[0], request.target[0]
     (src, src_end), (tgt, tgt_end) = map(_stem_and_end, paths)
     ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
@@ -241,8 +247,8 @@ def _stem_and_end(path: str) -> tuple[str, str]:
 def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     if not folder.request.is_file():
         raise CheckpointError(
-            f"{folder.path}: contains no training without a recipe to resume; omit --resume to "
-            "start one, or name the run's folder with --run DIR"
+            f"{folder.path}: contains no run that was started without a recipe; omit --resume to "
+            "start one, or give the folder of the run with --run DIR"
         )
     try:
         before = dict(parse_json(folder.request.read_bytes(), folder.request.name))
@@ -271,8 +277,8 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
             ["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"]
         )
         raise NmtkitError(
-            f"{folder.path}: started with other options, so it cannot be resumed with these "
-            f"(repeat the original ones, use `{command}`, or restart with "
+            f"{folder.path}: this run was started with different options, so it cannot be resumed "
+            f"with these (repeat the original ones, use `{command}`, or restart with "
             f"--overwrite):{''.join(faults)}"
         )
 
@@ -294,8 +300,8 @@ class _Proposal:
         for path in (*paths, *chain(*chain(*map(request.files, _GENERAL)))):
             if Path(path).resolve().is_relative_to(folder.path.resolve()):
                 raise NmtkitError(
-                    f"{path}: in the folder of the run that would be replaced; name another "
-                    "folder with --run DIR"
+                    f"{path}: this file is in the folder of the run, which would be replaced; "
+                    "choose another folder with --run DIR"
                 )
         self.languages: dict[str, str] = {}
         if request.init_from and not request.one_text:
@@ -313,14 +319,11 @@ class _Proposal:
         ).columns
         self.labelled = label_type(columns) is not None
         if origin and (self.labelled or columns[0].name == "features"):
-            what = f"its task is {origin.inference.task}"
-            raise NmtkitError(
-                f"{request.init_from}: {what}; write a recipe with `init_from` to continue "
-                "training it"
-            )
+            what = f"continuing a run with task {origin.inference.task} requires a recipe"
+            raise NmtkitError(f"{request.init_from}: {what}; write one with `init_from`")
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"
-        # Files of held-out pairs end as the user's, where that tells the sides apart.
+        # Files of held-out pairs have the suffixes of the user's files, if these differ.
         src, tgt = (
             _stem_and_end(paths[0])[1] if paths else ""
             for paths in (request.source, request.target)
@@ -399,8 +402,8 @@ class _Proposal:
     def _speed_of(self, preset: FittedPreset) -> float | None:
         """Returns this machine's training speed in padded tokens per minute; None if not measured."""
         if processes.size() > 1:
-            return None  # one process alone says nothing of what several will do
-        # Subwords are a third more than words.
+            return None  # measurements in one process do not apply to several
+        # There are about a third more subwords than words.
         src, tgt = (
             max(1, round(1.3 * side.words / self.size.pairs))
             for side in (self.size.src, self.size.tgt)
@@ -441,7 +444,7 @@ class _Proposal:
 
 
 def _table_hint(paths: Sequence[str]) -> str:
-    """Returns a hint about the first file that is not plain text, such as a table; else empty."""
+    """Returns a hint about the first file that is not plain text, such as a table; otherwise an empty string."""
     for path in paths:
         if split_reference(path)[1]:
             continue
@@ -499,8 +502,8 @@ def held_out_note(run: Run) -> str:
     ):
         return ""
     note = (
-        "the test set was held out of your text and resembles it; the model will do worse on other "
-        "text"
+        "the test set was held out from your text and resembles it; the model will do worse on "
+        "other text"
     )
     share = similar_share(_sources(splits["train"]), _sources(test))
     if share < _MANY_SIMILAR:
@@ -531,7 +534,7 @@ def similar_share(train: Sequence[str], test: Sequence[str]) -> float:
 
 
 def _with_gaps(source: str) -> Iterator[tuple[str, ...]]:
-    """Yields the words of a source, each time with another word removed."""
+    """Yields the words of a source, each time with a different word removed."""
     words = tuple(word_pattern().findall(source.casefold()))
     if len(words) not in _COMPARED_WORDS:
         return
@@ -558,7 +561,7 @@ def _side_files(src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> 
 def _explanation(
     proposed: ProposedRecipe, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
 ) -> Iterator[str]:
-    """Explains the recipe and the user's own settings."""
+    """Yields the explanation of the recipe and of the user's own settings."""
     overridden = {
         key.strip(): value for key, _, value in (text.partition("=") for text in overrides)
     }
@@ -574,10 +577,13 @@ def _explanation(
             f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split]
         )
         texts = "texts" if size.one_text else "sources"
-        yield f"held out: {counts}; train contains none of their {texts} (they are in {folder.text})"
+        yield (
+            f"held out: {counts}; none of their {texts} are used for training (the files are in "
+            f"{folder.text})"
+        )
         if held["valid"] < ROUGH_BELOW:
             few = f"{held['valid']} {'texts' if size.one_text else 'pairs'}"
-            yield f"warning: {few} are few for validation, so its scores are imprecise"
+            yield f"warning: {few} are few for validation, so validation scores are imprecise"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     yield from proposed.advice

@@ -59,8 +59,8 @@ class CiderD(ExampleMetric):
     @override
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
         few = (
-            "CIDEr-D of a single example is always 0, because it counts only words that "
-            "distinguish examples; score at least two examples"
+            "CIDEr-D of a single example is always 0, because only words that distinguish "
+            "examples count; score at least two examples"
         )
         return few if len(refs[0]) == 1 else ""
 
@@ -70,7 +70,7 @@ def _similarity(
 ) -> float:
     """Computes the formula of `CiderD` for one reference; an order missing in a text adds nothing."""
     (products, hyp_squares, ref_squares), gap = np.zeros((3, ORDER)), 0
-    # In the order of the texts: the order of a set, and so the last digit of a sum, differs between processes.
+    # In text order: the order of a set, and therefore the last digit of a sum, differs between processes.
     for ngram in dict.fromkeys([*hyp, *ref]):
         order, weight = len(ngram) - 1, math.log(examples / max(known[ngram], 1)) ** 2
         products[order] += min(hyp[ngram], ref[ngram]) * ref[ngram] * weight

@@ -1,4 +1,4 @@
-"""Figures of a captioner's attention: the image, and a copy per word that is bright where the word attends."""
+"""Figures of a captioner's attention: the image, and for each word a copy that is bright where the word attends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.plots.pages import check_sentences
 
 ACROSS, SIDE, GAP, LABEL, TITLE, SHADE = 6, 1.2, 0.14, 0.26, 0.38, 0.7
-"""Panels in a row; in inches: least width of one, the space beside it and above for its word, that of the title; the
-share of its light that a place without attention loses."""
+"""Number of panels in a row; in inches, minimum width of a panel, space beside it, space above it for the word, and
+height of the title; and the share of brightness that a region without attention loses."""
 MOST_HALVINGS = 8
 """Maximum number of convolutions (each halves height and width) for which regions are drawn."""
 
@@ -32,10 +32,10 @@ class CaptionPicture(ExamplePicture):
     """A caption and the regions that its T words attend to."""
 
     image: NDArray[Any] | None
-    """`(H,W,3)`, from 0 to 255; None if the model reads features instead of an image."""
+    """The image `(H,W,3)`, from 0 to 255; None if the model reads features instead of an image."""
     words: Sequence[str]
     weights: NDArray[Any]
-    """`(T,R)`, in row order of the grid from the upper left."""
+    """Attention weights `(T,R)`; regions are in row order of the grid from the upper left."""
     grid: tuple[int, int]
     """Rows and columns of regions; regions of features must form a square."""
 
@@ -44,7 +44,7 @@ class CaptionPicture(ExamplePicture):
     def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
         if answer.attention is None:
             raise NmtkitError(
-                f"model {reader.name!r} has no attention over a grid of regions; use "
+                f"the model {reader.name!r} has no attention over a grid of regions; use "
                 "show_attend_tell"
             )
         regions = answer.attention.shape[1]
@@ -52,11 +52,11 @@ class CaptionPicture(ExamplePicture):
         grid = _grid(regions, image)
         if grid is None:
             raise NmtkitError(
-                f"the {regions} regions that model {reader.name!r} attends to do not form a "
-                "square, so they cannot be drawn"
+                f"the model {reader.name!r} attends to {regions} regions, which do not form a "
+                "square and cannot be drawn"
             )
         weights = answer.attention[: len(answer.tokens)].astype(np.float64)  # (T,R), without EOS
-        cells = [f"{WORD_START}-"] * regions  # each region is a word of its own
+        cells = [f"{WORD_START}-"] * regions  # each region counts as a word
         _, words, merged = merge_subwords(cells, answer.tokens, weights)
         return cls(image, words, merged, grid)
 
@@ -89,9 +89,9 @@ def draw_caption(
 ) -> None:
     """Writes a figure like Xu et al. 2015, "Show, Attend and Tell", figures 2 and 3, with a panel per word.
 
-    `image`: (H, W, 3), from 0 to 255 (uint8) or 0 to 1; None draws only the weights. `weights`: (T,
-    rows * columns of the `grid`), in row order from the upper left; each word's maximum is
-    brightest.
+    `image` (H, W, 3) has values from 0 to 255 (uint8) or from 0 to 1; if it is None, only the weights are
+    drawn. `weights` (T, rows * columns of the `grid`) are in row order from the upper left; the
+    maximum of each word is brightest.
     """
     maps = weights.reshape(len(words), *grid)
     check_sentences([(words, words, [weights])], path)

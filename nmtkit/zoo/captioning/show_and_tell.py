@@ -1,11 +1,11 @@
-"""Show and Tell: an LSTM reads a picture once, as if it were the first word (Vinyals et al. 2015, section 3.1).
+"""Show and Tell: an LSTM reads the image once, as if it were the first word (Vinyals et al. 2015, section 3.1).
 
     x_{-1} = CNN(I)                       eq. 10
     x_t = W_e S_t                         eq. 11
     p_{t+1} = softmax(W LSTM(x_t))        eq. 12
 
 `CNN(I)` is a linear layer over the mean of the image's regions: either a grid computed by
-convolutions that are trained jointly, or features from another network. Letters: R regions of size
+convolutions that are trained jointly, or features from another network. Notation: R regions of size
 D.
 """
 
@@ -34,18 +34,19 @@ class CaptionerConfig(ModelConfig):
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the word embeddings."""
     hidden_size: Width = Field(default=256, ge=1)
-    """LSTM units."""
+    """Number of LSTM units."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Dropout on embeddings, on image features, and before the output layer."""
+    """Dropout rate for embeddings, image features and the input of the output layer."""
     cnn: list[Width] = Field(default_factory=list)
-    """Channels of the 3 x 3 convolutions (normalized, with ReLUs) that turn images into regions.
-    Each except the last halves height and width: [32, 64, 128] produces regions of 4 x 4 pixels.
-    []: the input features are already regions.
+    """Number of channels of each 3 x 3 convolution (normalized, followed by a ReLU) that turns images into regions.
+
+    Each convolution except the last halves height and width: [32, 64, 128] produces regions of
+    4 x 4 pixels. An empty list means that the input features are already regions.
     """
 
 
 class PictureEncoder(nn.Module):
-    """Computes image regions. A pixel has three colours and two coordinates, as in Liu et al. 2018 (CoordConv).
+    """Computes the regions of images. A pixel has three colours and two coordinates, as in Liu et al. 2018 (CoordConv).
 
     The last halving layer is shifted right and down by half its step, and earlier ones left and up,
     so a region is centred on its own pixels up to half a pixel.
@@ -73,7 +74,7 @@ class PictureEncoder(nn.Module):
 
 
 class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
-    """Regions and a one-layer LSTM, whose input the subclass defines."""
+    """Base class of captioners: image regions and a one-layer LSTM, whose input the subclass defines."""
 
     def __init__(self, config: CaptionerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -89,8 +90,8 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         if self.encoder is not None:
             if values.shape[2] % 3 or bool((heights != heights[0]).any()):
                 raise DataError(
-                    "`model.cnn` requires images of equal size: scale them; remove the setting "
-                    "for features"
+                    "`model.cnn` requires images of equal size; scale the images, or remove the "
+                    "setting if the inputs are features"
                 )
             values = self.encoder(values[:, : int(heights[0])].contiguous())
             mask = mask[:, :1].repeat(1, values.shape[1])
@@ -114,10 +115,10 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
 
 
 class ShowAndTellConfig(CaptionerConfig):
-    """The defaults suit small corpora; the paper uses 512 for both sizes."""
+    """Settings of Show and Tell. The defaults suit small corpora; the paper uses 512 for both sizes."""
 
     kind: Literal["show_and_tell"] = "show_and_tell"
-    """Which model."""
+    """Name of the model."""
 
 
 @MODELS.register("show_and_tell")
@@ -135,7 +136,7 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         init_weights(self, "xavier")
 
     def encode(self, batch: Batch) -> RecurrentMemory:
-        """The state after x_{-1}."""
+        """Returns the state after x_{-1}."""
         _, mask, mean = self.regions(batch)
         zeros = mean.new_zeros(len(mean), 1, self.output.in_features)
         state = rnn_step(self.decoder, self.dropout(self.picture(mean)), zeros, zeros)
@@ -164,5 +165,5 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         )
 
     def logits(self, output: ModelOutput, memory: RecurrentMemory) -> Tensor:
-        """`(...,V)`; eq. 12 before the softmax."""
+        """Returns the logits `(...,V)`: eq. 12 before the softmax."""
         return project_to_vocabulary(self.output, self.dropout(output.features), memory.shortlist)

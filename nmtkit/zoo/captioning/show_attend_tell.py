@@ -7,7 +7,7 @@
     p(y_t) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t))             eq. 7
 
 This is soft attention; hard attention (`hard_attention`, section 4.1) samples z_t from the a_i.
-`doubly_stochastic` in `training` is eq. 14. Letters as in show_and_tell.py.
+`doubly_stochastic` in `training` is eq. 14. Notation as in show_and_tell.py.
 """
 
 from typing import Any, Literal
@@ -27,14 +27,14 @@ from nmtkit.zoo.captioning.show_and_tell import Captioner, CaptionerConfig
 
 
 class ShowAttendTellConfig(CaptionerConfig):
-    """The defaults suit small corpora."""
+    """Settings of Show, Attend and Tell; the defaults suit small corpora."""
 
     kind: Literal["show_attend_tell"] = "show_attend_tell"
-    """Which model."""
+    """Name of the model."""
     attention_size: Width = Field(default=256, ge=1)
-    """Size of the attention layer that compares regions with the state."""
+    """Size of the attention layer that compares regions with the decoder state."""
     hard_attention: bool = False
-    """Attend to a single region per word; it is sampled while the objective hard_attention trains it."""
+    """Whether each word attends to a single region, which the objective hard_attention samples during training."""
 
 
 @MODELS.register("show_attend_tell")
@@ -109,7 +109,7 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         return context, weights.flatten(0, 1), RecurrentState(*new)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """`(...,V)`; eq. 7 before the softmax, with L_h and L_z joined in one matrix."""
+        """Returns the logits `(...,V)`: eq. 7 before the softmax, with L_h and L_z joined in one matrix."""
         size = self.output.in_features
         features = output.features[..., :size] + self.readout(output.features[..., size:])
         return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)

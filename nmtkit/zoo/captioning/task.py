@@ -7,7 +7,7 @@ TASKS.register("captioning")(
     GenerationTask(
         name="captioning",
         command="caption",
-        about="Caption images with one sentence each.",
+        about="Describe each image in one sentence.",
         columns=(
             Column("features", "features"),
             Column("tgt", required=("train", "valid"), plural="captions"),

@@ -21,10 +21,10 @@ from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnConfig(RecurrentLMConfig):
-    """The paper's language model has 300 units and 1 or 3 layers."""
+    """Settings of the LSTMN language model; the paper's has 300 units and 1 or 3 layers."""
 
     kind: Literal["lstmn"] = "lstmn"
-    """Which model."""
+    """Name of the model."""
 
 
 @MODELS.register("lstmn")

@@ -11,7 +11,7 @@ and continues like an LSTM with the result instead of h_{t-1} and c_{t-1}:
     [i; f; o; c^] = [sigmoid; sigmoid; sigmoid; tanh](W [h~_t; x_t] + b)
     c_t = f * c~_t + i * c^                                h_t = o * tanh(c_t)
 
-If s_{t-1} is 1 it equals an LSTM. At the first word h~ and c~ are zero. Layers are stacked, each
+If s_{t-1} is 1, it equals an LSTM. At the first word h~ and c~ are zero. Layers are stacked, each
 with its own tapes; x_t of an upper layer is h_t of the layer below (section 3.3, without its skip
 connections).
 
@@ -40,7 +40,7 @@ class LookBack(Additive):
     def look(
         self, inputs: Tensor, before: Tensor, tape: Tensor, visible: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`[h~; c~]` `(N,2H)` and s `(B,K,*)`.
+        """Returns `[h~; c~]` `(N,2H)` and s `(B,K,*)`.
 
         Input: x `(N,I)`, `[h~; c~]` of the previous word, the tapes of B sentences `(B,*,3H)`, and
         the visibility mask `(B,K,*)`.
@@ -59,7 +59,7 @@ class LookBack(Additive):
     def run(self, states: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Runs a layer on texts `(B,T,I)`: returns h `(B,T,H)` and s over earlier words, T x `(B,t)`."""
         width, looks, states = weights[1].shape[1], [], states.to(weights[0].dtype)
-        # begins with what nobody sees, so that it is never empty
+        # starts with an invisible entry, so that the tape is never empty
         tape = states.new_zeros(len(states), 1, 3 * width)
         visible = torch.arange(1 + states.shape[1], device=states.device)[None, None] > 0
         found = tape[:, 0, : 2 * width]
@@ -86,7 +86,7 @@ def look_back_step(
             inputs = dropout(inputs, rnn.dropout if number else 0.0, rnn.training).to(
                 weights[0].dtype
             )
-            # in place of this word, unseen
+            # reserves the entry of this word, which is not visible yet
             cache.append(number, inputs.new_zeros(len(inputs), 3 * rnn.hidden_size))
             back, _ = looks[number].look(
                 inputs, found[:, number], cache.read(number), cache.visible_before()

@@ -32,12 +32,12 @@ from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnSeq2SeqConfig(RecurrentConfig):
-    """The defaults suit small corpora; the paper has no translation."""
+    """Settings of the LSTMN encoder-decoder. The defaults suit small corpora; the paper does not cover translation."""
 
     kind: Literal["lstmn_seq2seq"] = "lstmn_seq2seq"
-    """Which model."""
+    """Name of the model."""
     layers: Depth = Field(default=1, ge=1)
-    """Number of layers of the encoder and of the decoder."""
+    """Number of encoder layers, and of decoder layers."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LstmnSeq2SeqConfig":

@@ -3,7 +3,7 @@
 A bracket is closed by its own label and is never empty. The tree has as many placeholders as the
 source has words, and the hypothesis ends after it. A bracket opens only if the length limit leaves
 room for the remaining words and all closing brackets, so every hypothesis can be completed at any
-time; longer sentences raise the limit. Letters as in `nmtkit.decoding.beam_search`.
+time; longer sentences raise the limit. Notation as in `nmtkit.decoding.beam_search`.
 `nmtkit.zoo.parsing.trees` explains the linear form.
 """
 
@@ -60,9 +60,9 @@ class BracketTokens:
         kinds[EOS] = END
         if not {OPENING, WORD} <= {*kinds}:
             raise RecipeError(
-                "search.rule brackets: the target vocabulary lacks brackets such as (NP and )NP, "
-                "or placeholders; set `tokenizer.columns.tgt.kind` to whitespace, and train on "
-                "linearized trees (nmtkit linearize)"
+                "`search.rule: brackets`: the target vocabulary lacks brackets such as (NP and "
+                ")NP, or placeholders; set `tokenizer.columns.tgt.kind` to whitespace, and train "
+                "on linearized trees (nmtkit linearize)"
             )
         return cls(torch.tensor(kinds), torch.tensor(closings), torch.tensor(counts))
 
@@ -78,12 +78,12 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
     kind, vocabulary = tokenizer.config.kind, tokenizer.vocabulary
     if kind not in ("whitespace", "bpe", "unigram", "char"):
         raise RecipeError(
-            f"search.rule brackets: a source tokenizer of kind {kind} does not mark word starts; "
-            "set `tokenizer.kind` to whitespace, bpe, unigram or char"
+            f"`search.rule: brackets`: a `{kind}` tokenizer of the source does not mark word "
+            "starts; set `tokenizer.kind` to whitespace, bpe, unigram or char"
         )
     own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
     own[: vocabulary.n_specials] = [0] * vocabulary.n_specials
-    # subwords begin with the mark, and an unknown letter comes behind it
+    # an unknown subword follows a separate word-start mark
     own[UNK] = int(kind == "whitespace")
     return own
 
@@ -91,14 +91,14 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
 @RULES.register("brackets")
 @dataclass(frozen=True)
 class Brackets(Rows, Rule):
-    """Allows only tokens with which a well-formed tree can still be completed."""
+    """Allows only tokens after which a well-formed tree can still be completed."""
 
     reads_history = True
 
     tokens: BracketTokens
-    """Shared by all sentences."""
+    """Table of token roles, which all sentences share."""
     words: Tensor | None = None
-    """Words of each source `(B,)`, int64; None before `begin`."""
+    """Number of words in each source `(B,)`, int64; None before `begin`."""
 
     @classmethod
     @override
@@ -123,7 +123,7 @@ class Brackets(Rows, Rule):
         """Counts the words of each source; RecipeError if the model reads no text."""
         if not batch.reads_text:
             raise RecipeError(
-                "search.rule brackets: requires a model that reads text, because a tree "
+                "`search.rule: brackets` requires a model that reads text, because a tree "
                 "contains the words of its source"
             )
         is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
@@ -157,7 +157,7 @@ class Brackets(Rows, Rule):
             1
         )  # (N,): words without a placeholder
         has_begun = is_opening_token.any(1)
-        # The innermost open bracket is the last one that opened at the present depth.
+        # The innermost open bracket is the last one that was opened at the current depth.
         places = torch.arange(1, history.shape[1] + 1, device=history.device)
         place = (
             ((is_opening_token & (depths == depth[:, None])) * places).amax(1)
@@ -165,7 +165,7 @@ class Brackets(Rows, Rule):
             else depth
         )
         opener = pad(history, (1, 0)).gather(1, place[:, None])  # (N,1)
-        is_empty = place == live.lengths  # the last token has opened it
+        is_empty = place == live.lengths  # opened by the last token
 
         is_open = depth > 0
         has_words = left > 0

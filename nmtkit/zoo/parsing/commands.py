@@ -15,14 +15,16 @@ from nmtkit.cli.options import FILE, NEW_FILE
     [scores_option, options.as_json("Print a JSON object for each line.")],
     cloup.option_group(
         "Trees",
-        click.option("--draw", is_flag=True, help="Draw the trees, one line per word."),
-        options.picture_file("--plot", meaning="Also draw the trees to a file"),
+        click.option(
+            "--draw", is_flag=True, help="Print each tree as a drawing with one line per word."
+        ),
+        options.picture_file("--plot", meaning="Also draw the trees in a file"),
     ),
 )
 def parse_command(**values: Any) -> None:
-    """Parse FILEs, or standard input, one sentence per line: one Penn Treebank tree per line, in order.
+    """Parse FILEs, or standard input, with one sentence per line: one Penn Treebank tree per sentence, in order.
 
-    Words and punctuation are separated by white space: "the cat sleeps ." The parts of speech are the ones that the
+    Separate words and punctuation by white space: "the cat sleeps ." The parts of speech are the ones that the
     model was trained on: XX, except for punctuation. The search considers only well-formed trees over all words. An
     empty line gives an empty line.
 
@@ -44,15 +46,19 @@ def parse_command(**values: Any) -> None:
     required=True,
     type=NEW_FILE,
     metavar="FILE",
-    help="Write the sentences here, one per line.",
+    help="Output file for the sentences, one per line.",
 )
 @click.option(
-    "--target", required=True, type=NEW_FILE, metavar="FILE", help="Output file for linear trees."
+    "--target",
+    required=True,
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Output file for the linear trees, one per line.",
 )
 @click.option(
     "--tags",
     is_flag=True,
-    help="Keep all parts of speech. Default: write XX except for punctuation.",
+    help="Keep all part-of-speech tags. Default: XX replaces all tags except those of punctuation.",
 )
 @options.encoding
 @options.quiet

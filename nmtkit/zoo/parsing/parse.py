@@ -62,10 +62,10 @@ def run_parse(
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
     results.tell_cut(
-        printer.cut, printer.lines, "sentences", system, ": their trees cover only the beginning"
+        printer.cut, printer.lines, "sentences", system, ", so their trees cover only the beginning"
     )
     printer.report("trees", "--max-length")
-    # once -o has kept the trees, since the picture may be too large
+    # after -o has saved the trees, because the figure may be too large
     if drawn and (path := plot) is not None:
         click.get_current_context().call_on_close(
             lambda: save_pictures([path], partial(save_trees, drawn))
@@ -81,7 +81,7 @@ def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree
         line.split(),
         tokenizer.join(tokenizer.tokens(line)).split(" "),
     )
-    # normalization makes two words of one with a ´
+    # normalization splits a word that contains ´ into two
     words = words if len(words) == len(read) else read
     return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
 
@@ -91,11 +91,11 @@ def run_linearize(files: tuple[Path, ...], source: Path, target: Path, tags: boo
     read = chain.from_iterable(read_penn("\n".join(read_lines(file)), str(file)) for file in files)
     count = 0
     if source.resolve() == target.resolve():
-        raise click.UsageError(f"--source and --target are both {source}; name two different files")
+        raise click.UsageError(f"--source and --target are both {source}; use two different files")
     with results.output_file(source, files) as words, results.output_file(target, files) as trees:
         for tree in read:
             if (plain := tree.plain()) is not None:
                 words.write(" ".join(plain.words()) + "\n")
                 trees.write(plain.linear(tags) + "\n")
                 count += 1
-    note(f"{count:,} trees: wrote {source} and {target}")
+    note(f"wrote {count:,} trees to {source} (sentences) and {target} (linear trees)")

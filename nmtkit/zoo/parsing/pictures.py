@@ -40,7 +40,7 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
 def _draw(
     axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
 ) -> tuple[float, float]:
-    """Draws a subtree from `left` on with words at the `bottom`; returns its root's middle and its end."""
+    """Draws a subtree from `left`, with words at the `bottom`; returns the middle of its root and its right end."""
     if tree.word is not None:
         middle, right = left + _width(tree) / 2, left + _width(tree)
         axes.text(

@@ -10,11 +10,11 @@ Grammars" (PARSEVAL), with the usual parameters of EVALB (Sekine and Collins 199
 * Words whose part of speech in the reference is one of , : `` '' . ? ! are removed from both trees
   by position. A constituent without other words is not counted.
 * Labels are truncated at the first - or =: NP-SBJ becomes NP. PRT counts as ADVP.
-* Equal brackets of a tree match one each. Precision and recall are of the sums over all sentences; F1 is their harmonic
-  mean. A match is exact if all brackets are matched, on both sides.
+* Equal brackets of a tree are matched one to one. Precision and recall are computed from sums over all sentences; F1 is
+  their harmonic mean. A match is exact if all brackets of both trees are matched.
 
-EVALB skips sentences whose trees have different words. Here an output that is not a tree, or has
-other words, has no brackets, which lowers recall. Trees may be in either form of
+EVALB skips sentences whose trees have different words. Here, an output that is not a tree or has
+different words counts as having no brackets, which lowers recall. Trees may be in either form of
 `nmtkit.zoo.parsing.trees`. With several references, the one with the best F1 counts.
 """
 
@@ -34,11 +34,11 @@ _EQUAL = {"PRT": "ADVP"}
 
 
 def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Bracket]:
-    """The brackets of a tree: label, first word and the word behind the last one, by their places without `deleted`."""
+    """Returns the brackets of a tree as label, first word and end; words are numbered without the `deleted` ones."""
     found: Counter[Bracket] = Counter()
 
     def walk(one: Tree, place: int, shown: int) -> tuple[int, int]:
-        """Notes the brackets of a part that begins at a word, the `shown`-th that is not deleted; where it ends."""
+        """Records the brackets of a subtree, whose first word is number `shown` without deletions; returns its end."""
         if one.word is not None:
             return place + 1, shown + (place not in deleted)
         begin = shown
@@ -53,8 +53,8 @@ def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Brack
 
 
 def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, int, bool]:
-    """Equal brackets, those of the output and of the reference, whether all match; DataError for no reference tree."""
-    gold = read_tree(reference, f"reference of {place}").plain()
+    """Counts equal brackets and those of each tree, and tests for equality; DataError without a reference tree."""
+    gold = read_tree(reference, f"{place} of the references").plain()
     words = [] if gold is None else [*gold.leaves()]
     deleted = frozenset(number for number, leaf in enumerate(words) if leaf.label in PUNCTUATION)
     wanted = brackets(gold, deleted) if gold is not None else Counter()
@@ -77,11 +77,11 @@ class BracketMetric(ExampleMetric):
     """An EVALB score over all sentences."""
 
     figure: str = "f1"
-    """f1, precision, recall or exact."""
+    """What the metric measures: f1, precision, recall or exact."""
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """Equal brackets, those of the output and of the reference, and whether all match: `(examples, 4)`."""
+        """Returns the numbers of equal, output and reference brackets, and whether all match, `(examples, 4)`."""
         rows = []
         for number, (hyp, refs) in enumerate(
             zip(texts.hyps, texts.references, strict=True), start=1

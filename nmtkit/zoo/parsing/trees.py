@@ -1,4 +1,4 @@
-"""Constituency trees: in Penn form, and in the linear form that a sequence model writes.
+"""Constituency trees: in Penn form, and in the linear form that a sequence model generates.
 
 Penn form is the notation of the Penn Treebank (Marcus et al. 1993): `(S (NP (DT the) (NN cat)) (VP
 (VBZ sleeps)) (. .))`. Linear form is the notation of Vinyals et al. 2015, "Grammar as a Foreign
@@ -33,7 +33,7 @@ class Tree:
     label: str
     children: tuple["Tree", ...] = ()
     word: str | None = None
-    """None for a constituent, which has children."""
+    """The word; None for a constituent, which has children."""
 
     @property
     def has_tag(self) -> bool:
@@ -87,7 +87,7 @@ class Tree:
         )
         if self.label in ROOTS and len(children) == 1 and children[0].word is None:
             return children[0]
-        # The first character may be a sign, as of -LRB-.
+        # The first character may be a hyphen, as in -LRB-.
         label = self.label[:1] + re.split("[-=]", self.label[1:])[0]
         return Tree(label or "TOP", children) if children else None
 
@@ -98,7 +98,7 @@ def read_penn(text: str, place: str) -> Iterator[Tree]:
     while at < len(tokens):
         tree, at = _read_bracket(tokens, at, 0, place)
         if tree.word is not None:
-            _refuse(place, f"word {tree.word!r} outside any constituent")
+            _refuse(place, f"the word {tree.word!r} is outside any constituent")
         yield tree
 
 
@@ -109,9 +109,9 @@ def _read_bracket(tokens: Sequence[str], at: int, depth: int, place: str) -> tup
         return at < len(tokens) and tokens[at] in wanted
 
     if not next_is("("):
-        _refuse(place, f"{tokens[at]!r} outside any bracket")
+        _refuse(place, f"{tokens[at]!r} is outside any bracket")
     if depth >= MAX_DEPTH:
-        _refuse(place, f"more than {MAX_DEPTH} brackets deep")
+        _refuse(place, f"brackets are nested more than {MAX_DEPTH} deep")
     names = list(takewhile(lambda token: token not in "()", tokens[at + 1 : at + 4]))
     at += 1 + len(names)
     children: list[Tree] = []
@@ -121,12 +121,12 @@ def _read_bracket(tokens: Sequence[str], at: int, depth: int, place: str) -> tup
     if not next_is(")"):
         _refuse(
             place,
-            f"{tokens[at]!r} instead of a bracket" if at < len(tokens) else "unclosed brackets",
+            f"found {tokens[at]!r} instead of a bracket"
+            if at < len(tokens)
+            else "some brackets are not closed",
         )
     if not children and len(names) != 2:
-        _refuse(
-            place, "a bracket that contains neither constituents nor a part of speech with one word"
-        )
+        _refuse(place, "a bracket contains neither constituents nor a part of speech with one word")
     return (
         Tree("".join(names), tuple(children)) if children else Tree(names[0], word=names[1])
     ), at + 1
@@ -138,13 +138,13 @@ def read_linear(line: str, place: str) -> Tree:
     done: Tree | None = None
     for token in line.split():
         if done is not None:
-            _refuse(place, f"{token!r} after the end of the tree")
+            _refuse(place, f"found {token!r} after the end of the tree")
         if is_opening(token):
             if len(stack) >= MAX_DEPTH:
-                _refuse(place, f"more than {MAX_DEPTH} brackets deep")
+                _refuse(place, f"brackets are nested more than {MAX_DEPTH} deep")
             stack.append((token[1:], []))
         elif not stack:
-            _refuse(place, f"{token!r} outside any bracket")
+            _refuse(place, f"{token!r} is outside any bracket")
         elif is_closing(token):
             label, children = stack.pop()
             if label != token[1:] or not children:
@@ -159,7 +159,7 @@ def read_linear(line: str, place: str) -> Tree:
         else:
             stack[-1][1].append(Tree(token, word=""))
     if done is None:
-        _refuse(place, f"{len(stack)} unclosed brackets" if stack else "no tree")
+        _refuse(place, f"{len(stack)} brackets are not closed" if stack else "there is no tree")
     return done
 
 
@@ -169,7 +169,7 @@ def read_tree(line: str, place: str) -> Tree:
         return read_linear(line, place)
     trees = list(read_penn(line, place))
     if len(trees) != 1:
-        _refuse(place, f"{len(trees)} trees on one line")
+        _refuse(place, f"there are {len(trees)} trees on one line")
     return trees[0]
 
 

@@ -256,7 +256,7 @@ def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
     slow = speeds(small=10.0 * 2048, tiny=100.0 * 1500)
     chosen = choose_preset("translation", MULTI30K, minutes=10, measure=slow)
     assert chosen.name == "tiny"
-    assert "in 10 min preset small would make only 0." in chosen.reasons[0].because
+    assert "in 10 min, preset small would make only 0." in chosen.reasons[0].because
     alone = choose_preset("translation", MULTI30K, minutes=10, measure=speeds(small=10.0 * 2048))
     assert (alone.name, alone.is_useful) == ("small", False)
     assert choose_preset("translation", MULTI30K, "small", minutes=10, measure=slow).name == "small"
@@ -308,10 +308,11 @@ def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
 def test_warnings() -> None:
     (few,) = choose_preset("translation", corpus(50)).warnings
     assert few.startswith(
-        "few pairs: 50; expect good results only for text very similar to yours. Fine-tuning a public model"
+        "there are few pairs (50), so expect good results only for text very similar to yours. "
+        "Fine-tuning a public model"
     )
     (held_out,) = choose_preset("translation", replace(corpus(4_858), held_out=542)).warnings
-    assert "few pairs: 4,858 (5,400 minus 542 held out for validation and test)" in held_out
+    assert "few pairs (4,858: 5,400 minus 542 held out for validation and test)" in held_out
     assert choose_preset("translation", MULTI30K).warnings == []
     (slow,) = choose_preset("translation", MULTI30K, "base").warnings
     assert "days on a CPU" in slow
@@ -476,11 +477,11 @@ def test_too_few_minutes_for_one_pass_are_told_before() -> None:
     assert short.warnings[0].startswith("in 2 min there is time for only ")
     assert f"(--minutes {math.ceil(whole.minutes)})" in short.warnings[0]
     assert (
-        "produce a usable model: one pass takes about 3 hours on this machine" in short.warnings[0]
+        "produce a usable model; one pass takes about 3 hours on this machine" in short.warnings[0]
     )
     assert not whole.warnings
     some = choose_preset("translation", text, "tiny", minutes=0.4 * whole.minutes, measure=machine)
-    assert "passes over the text: one pass takes about 3 hours on this machine" in some.warnings[0]
+    assert "passes over the text; one pass takes about 3 hours on this machine" in some.warnings[0]
     assert not choose_preset(
         "translation", text, "tiny", minutes=0.6 * whole.minutes, measure=machine
     ).warnings

@@ -47,7 +47,7 @@ def test_words_stand_in_their_order(image: np.ndarray | None, tmp_path: Path) ->
 
 
 def test_broken_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NmtkitError, match="not finite"):
+    with pytest.raises(NmtkitError, match="sentence 1 has non-finite attention weights"):
         draw_caption(RED, ["a"], np.full((1, 6), np.nan), (2, 3), tmp_path / "a.svg")
 
 
@@ -62,7 +62,7 @@ def test_a_figure_grows_with_its_words(tmp_path: Path) -> None:
         with Image.open(path) as image:
             sizes.append(image.size)
     assert sizes[1] == pytest.approx(2 * np.array(sizes[0]), abs=1)
-    with pytest.raises(NmtkitError, match="at this figure size, words fit at"):
+    with pytest.raises(NmtkitError, match="at this figure size, the font size can be at most"):
         draw_caption(
             RED, ["ring"], np.eye(6)[:1], (3, 2), path, FigureStyle(size=(2.0, None), font_size=20)
         )

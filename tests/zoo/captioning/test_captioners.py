@@ -8,7 +8,7 @@ from torch import Tensor
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, collate
-from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.ensemble import Ensemble
@@ -171,9 +171,9 @@ def test_a_search_tells_of_all_regions_and_pictures_have_one_size() -> None:
     """Two at a time in a beam, and one alone; there are more regions (3 x 4) than rows of pixels (5)."""
     model, _ = build(ShowAttendTell, 21, attention_size=5, cnn=[4, 2])
     config = BeamConfig(beam_size=3, max_length=6, min_length=3)
-    together = beam_search(model, of_pictures(PIXELS), config, need_attention=True)
+    together = search_batch(model, of_pictures(PIXELS), config, need_attention=True)
     for picture, (best,) in zip(PIXELS, together, strict=True):
-        ((alone,),) = beam_search(
+        ((alone,),) = search_batch(
             model, of_pictures([picture], width=9), config, need_attention=True
         )
         assert best.ids == alone.ids
@@ -191,14 +191,15 @@ def test_models_that_see_different_regions_write_together_but_show_nothing() -> 
         [build(ShowAttendTell, features=21, cnn=channels)[0] for channels in ([4], [4, 4])]
     )
     batch, config = of_pictures(PIXELS), BeamConfig(beam_size=2, max_length=4)
-    assert len(beam_search(both, batch, config)) == 3
+    assert len(search_batch(both, batch, config)) == 3
     with pytest.raises(RecipeError, match="different numbers of regions"):
-        beam_search(both, batch, config, need_attention=True)
+        search_batch(both, batch, config, need_attention=True)
 
 
 def test_a_captioner_with_convolutions_is_for_features_alone() -> None:
     config = parse(ShowAndTell.Config, {**SIZES, "cnn": [4]}, "test")
     with pytest.raises(
-        RecipeError, match="needs the size of column 'features', but an example has only src, tgt"
+        RecipeError,
+        match="needs the column 'features', but the examples have only these columns: src, tgt",
     ):
         ShowAndTell(config, VocabularySizes({"src": V, "tgt": V}))

@@ -35,9 +35,9 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
     assert drawn(tmp_path / "a.svg") == drawn(tmp_path / "b.svg")
     refused(
         console(*plot, "3", "-o", tmp_path / "c.svg"),
-        "has 2 pictures; '3' is not a number from 1 to 2",
+        "has 2 images; choose one by a number from 1 to 2 instead of '3'",
     )
-    refused(console(*plot), "for a captioner, use PICTURES NUMBER -o FILE")
+    refused(console(*plot), "a captioner needs a file of images")
     for shape, fits in ((8, 8), False), ((9, 3), True), ((5, 3), False):
         regions = np.zeros(shape, np.float32)
         given = replace(caption, attention=np.ones((len(picture.words) + 1, shape[0]), np.float32))
@@ -46,7 +46,7 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
         else:
             with pytest.raises(
                 NmtkitError,
-                match=rf"the {shape[0]} regions that model 'eyes' attends to do not form a square",
+                match=rf"the model 'eyes' attends to {shape[0]} regions, which do not form a square",
             ):
                 CaptionPicture.of(system, regions, given)
     with pytest.raises(NmtkitError, match="has no attention over a grid of regions"):

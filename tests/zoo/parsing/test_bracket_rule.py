@@ -10,8 +10,8 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import ABSENT, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.batching import Engine, OneBatch, beam_search
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.engine import Engine, OneBatch, search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import INFINITY, LiveHypotheses
 from nmtkit.decoding.settings import BeamConfig, change_search
@@ -64,7 +64,7 @@ def found(seed: int, spread: float, settings: dict[str, object]) -> list[list[Hy
         [[START + number, *[START] * (count - 1)] for number, count in enumerate(WORDS)]
     )
     classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
-    return beam_search(one, batch, config, config.n_hypotheses, token_classes=classes)
+    return search_batch(one, batch, config, config.n_hypotheses, token_classes=classes)
 
 
 def require_trees(hypotheses: list[list[Hypothesis]]) -> Iterator[Hypothesis]:
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused() -> None:
         BeamConfig(rule="brackets", min_length=3)
     prefix: Tensor = torch.tensor([[4]])
     with pytest.raises(RecipeError, match="cannot be combined with a shortlist, a prefix or terms"):
-        beam_search(
+        search_batch(
             model(0, 1.0),
             collate([[START]]),
             BeamConfig(rule="brackets"),

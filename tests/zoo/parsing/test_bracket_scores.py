@@ -103,5 +103,5 @@ def test_of_several_references_the_nearest_counts() -> None:
 
 
 def test_a_reference_that_is_no_tree_is_refused() -> None:
-    with pytest.raises(DataError, match="reference of line 1: no tree"):
+    with pytest.raises(DataError, match="line 1 of the references: there is no tree"):
         scores(["(S XX )S"], [""])

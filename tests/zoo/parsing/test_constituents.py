@@ -45,13 +45,13 @@ def test_a_treebank_loses_traces_functions_and_outer_roots() -> None:
     [
         ("(S (NP the cat))", "neither constituents nor a part of speech with one word"),
         ("(S (NP (DT the)) cat)", "'cat' instead of a bracket"),
-        ("(S (NP (DT the))", "unclosed brackets"),
+        ("(S (NP (DT the))", "some brackets are not closed"),
         ("(S)", "neither constituents"),
         ("()", "neither constituents"),
-        ("(DT the)", "word 'the' outside any constituent"),
-        ("the cat", "'the' outside any bracket"),
-        (f"{CAT} {CAT})", "')' outside any bracket"),
-        ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} brackets deep"),
+        ("(DT the)", "the word 'the' is outside any constituent"),
+        ("the cat", "'the' is outside any bracket"),
+        (f"{CAT} {CAT})", "')' is outside any bracket"),
+        ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} deep"),
     ],
 )
 def test_what_is_no_penn_form_is_refused(text: str, fault: str) -> None:
@@ -64,12 +64,12 @@ def test_what_is_no_penn_form_is_refused(text: str, fault: str) -> None:
     ("line", "fault"),
     [
         ("", "no tree"),
-        ("XX", "'XX' outside any bracket"),
+        ("XX", "'XX' is outside any bracket"),
         ("(S XX )NP", "')NP' closes (S"),
         ("(S (NP )NP XX )S", "')NP' closes an empty bracket"),
         ("(S XX )S XX", "'XX' after the end of the tree"),
-        ("(S (NP XX", "2 unclosed brackets"),
-        ("(S " * (MAX_DEPTH + 1), "brackets deep"),
+        ("(S (NP XX", "2 brackets are not closed"),
+        ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} deep"),
     ],
 )
 def test_what_is_no_linear_form_is_refused(line: str, fault: str) -> None:

@@ -129,7 +129,8 @@ def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nmtkit.plots.drawing.MAX_PIXELS", 10)
         refused(
-            console(*parse, "--plot", tmp_path / "tree.png", stdin=lines), "cannot be read as PNG"
+            console(*parse, "--plot", tmp_path / "tree.png", stdin=lines),
+            "would be unreadable as PNG",
         )
     assert len(lines_in(tmp_path / "kept")) == 9
 
@@ -173,10 +174,10 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
     assert lines_in(trees) == ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(FRAG UH )FRAG"]
     refused(
         console(*common[:4], "--target", str(tmp_path / "." / "bank.words")),
-        "bank.words; name two different files",
+        "bank.words; use two different files",
     )
     write_lines(bank, ["(S (NP"])
-    assert "bank.mrg: unclosed brackets" in refused(console(*common)).err
+    assert "bank.mrg: some brackets are not closed" in refused(console(*common)).err
     assert lines_in(words) == ["the cat sleeps .", "oh"]  # as it was
 
 
