@@ -76,7 +76,7 @@ DOORS = {
     "click": {"cli", "zoo/parsing/commands.py", "zoo/parsing/parse.py"},
     "cloup": {"cli", "zoo/parsing/commands.py"},
     "rich": {"cli", "zoo/parsing/pictures.py"},
-    "sentencepiece": {"data/tokenizers/tokenizer.py", "data/tokenizers/sentencepiece_model.py"},
+    "sentencepiece": {"data/tokenizers/tokenizer.py", "data/tokenizers/sentencepiece_rules.py"},
     "tokenizers": {"data/tokenizers/huggingface_tokenizer.py"},
     "sacrebleu": {"metrics/bleu.py", "datasets/sacrebleu_sets.py"},
     "rouge_score": {"metrics/rouge.py"},

@@ -21,8 +21,8 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batches.batch import ABSENT, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.batching import beam_search
 from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.rules import RULES
 from nmtkit.decoding.scorers import LENGTH_PENALTIES
 from nmtkit.decoding.settings import BeamConfig, change_search
@@ -80,7 +80,7 @@ def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
             bags.BagConfig(hidden_size=8), VocabularySizes({"src": 20, "tgt": 20}, shared=True)
         ).eval()
         sources = [[5, 6, 7], [8]]
-        n_best = beam_search(model, collate(sources), BeamConfig(beam_size=3, max_length=4))
+        n_best = search_batch(model, collate(sources), BeamConfig(beam_size=3, max_length=4))
         batch = collate(sources, [best.ids for best, *_ in n_best])
         with torch.no_grad():
             log_probs = model(batch)
@@ -98,7 +98,7 @@ def test_a_model_that_came_later_is_named(corpus: Path, tmp_path: Path) -> None:
         config.load(corpus / "tiny.yaml", bag)
     with added_model(tmp_path) as bags:
         with pytest.raises(
-            RecipeError, match=r"unknown key `model.hiden_size`: did you mean 'hidden_size'\?"
+            RecipeError, match=r"unknown key `model.hiden_size`; did you mean 'hidden_size'\?"
         ):
             config.load(corpus / "tiny.yaml", ["model={kind: bag, hiden_size: 8}"])
         assert (
@@ -246,7 +246,7 @@ def test_the_guides_decoding_rule_holds(settings: dict[str, object]) -> None:
 
     def quotes(rule: str | None, classes: TokenClasses) -> list[int]:
         config = change_search(BeamConfig(), {**search, "rule": rule})
-        found = beam_search(
+        found = search_batch(
             TableModel(tables), batch, config, config.n_hypotheses, token_classes=classes
         )
         return [
@@ -295,7 +295,7 @@ def test_the_guides_length_penalty_ranks(corpus: Path) -> None:
         )
         config.load(corpus / "tiny.yaml", ["search.length_penalty=bounded"])
         search = change_search(BeamConfig(), settings)
-        best = [hypotheses[0] for hypotheses in beam_search(TableModel(tables), batch, search)]
+        best = [hypotheses[0] for hypotheses in search_batch(TableModel(tables), batch, search)]
     finally:
         LENGTH_PENALTIES._members.pop("bounded", None)
     lengths = [len(hypothesis.token_log_probs) for hypothesis in best]
