@@ -47,25 +47,27 @@ class UnknownReplacer:
     Attention often spreads to the full stop, to EOS and to neighbouring words. The source word is therefore chosen as
     follows:
 
-    1. EOS is ignored. Known words without letters or digits are ignored unless there is nothing else. Tokenizers with
-       subwords attach punctuation to the word before it, so its weight counts for that word, and it may be the token
-       that is reported as the source token.
+    1. EOS is ignored: callers leave out its column. Known words without letters or digits are ignored unless there is
+       nothing else. Tokenizers with subwords attach punctuation to the word before it, so its weight counts for that
+       word, and it may be the token that is reported as the source token.
     2. The most attended of the remaining words is chosen.
     3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of the chosen word's
        weight, since the model most likely has no translation for a word that is not in its source vocabulary.
 
     The weight of a word is the sum over its pieces. In scripts without spaces, and with a tokenizer of kind `pieces`,
-    each token counts as a word. A word is copied as a whole, without the punctuation around it and without the
-    word-start marker. If it has unknown pieces, only the most attended of these is copied, provided that this piece has
-    at least `MIN_UNKNOWN_SHARE` of the largest weight in the word, because the model could not translate the unknown
-    piece rather than the known ones.
+    each token counts as a word. A word is copied as a whole, without the word-start marker and without the punctuation
+    and symbols around it, so `$5` gives `5`. If it has unknown pieces, only the most attended of these is copied,
+    provided that this piece has at least `MIN_UNKNOWN_SHARE` of the largest weight in the word, because the model could
+    not translate the unknown piece rather than the known ones. An unknown piece is copied as it is: with kind
+    `whitespace`, this is the whole word with its punctuation.
 
     Args:
         tokenizers: the model's tokenizers.
-        dictionary: translations of source words, spelled as in the text. An entry may include punctuation around the
-            word, as in "U.S.", and then has precedence over an entry without it. An entry that the tokenizer cuts into
-            several words never matches; kind `word` also cuts "U.S." into several. If an unknown piece of a word is to
-            be copied, the piece is looked up, not the word, so an entry for the whole word does not match then.
+        dictionary: translations of source words, spelled as in the text, or, with kind `pieces`, without the word-start
+            marker. An entry may include punctuation around the word, as in "U.S.", and then has precedence over an
+            entry without it. An entry that the tokenizer cuts into several words never matches; kind `word` also cuts
+            "U.S." into several. If an unknown piece of a word is to be copied, the piece is looked up, not the word, so
+            an entry for the whole word does not match then.
 
     Raises:
         DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
@@ -95,9 +97,10 @@ class UnknownReplacer:
 
         Args:
             line: the source line.
-            tokens: T target tokens.
-            attention: weights `(T, A)`. The first `tags` columns belong to tags. If the model truncated the source,
-                there are fewer columns than source tokens. Rows and columns after the last token are ignored.
+            tokens: T target tokens, in which unknown words are `<unk>`.
+            attention: weights `(T, A)`, without the column of EOS. The first `tags` columns belong to tags. If the
+                model truncated the source, there are fewer columns than source tokens. Rows and columns after the last
+                token are ignored.
             tags: number of tags before the tokens of the line; a language tag within the line is not counted.
 
         Returns:

@@ -283,7 +283,7 @@ def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str) -> None:
         FAULTS[fault][0](tokens, readout.features)
         return readout, state
 
-    model.advance = MethodType(advance, model)  # type: ignore[method-assign]
+    model.advance = MethodType(advance, model)  # type: ignore[method-assign]  # replaced for one test
     with pytest.raises(AssertionError) as failure:
         walk_on(model, cuda)
     assert ("context" if drifts else FAULTS[fault][1]) in str(failure.value)

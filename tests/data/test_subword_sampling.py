@@ -25,7 +25,7 @@ SIZES = {"bpe": 120, "unigram": 60}
 
 
 def tokenizer_of(kind: str, pairs: list[Example], sampling: float) -> SentencePieceTokenizer:
-    config = TokenizerConfig(kind=kind, vocab_size=SIZES[kind], sampling=sampling)  # type: ignore[arg-type]
+    config = TokenizerConfig(kind=kind, vocab_size=SIZES[kind], sampling=sampling)  # type: ignore[arg-type]  # kind is a str
     tokenizer = learn_tokenizers(config, pairs).src
     assert isinstance(tokenizer, SentencePieceTokenizer)
     return tokenizer

@@ -286,11 +286,11 @@ def _stopped(folder: Path, path: Path, shard: int) -> None:
     note = PreprocessingProgress.complete_shard
 
     def noted(self: PreprocessingProgress, shards: int, report: object) -> None:
-        note(self, shards, report)  # type: ignore[arg-type]
+        note(self, shards, report)  # type: ignore[arg-type]  # passes on what it gets
         if shards == shard:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    PreprocessingProgress.complete_shard = noted  # type: ignore[method-assign, assignment]
+    PreprocessingProgress.complete_shard = noted  # type: ignore[method-assign, assignment]  # replaced for one test
     preprocessed(folder, path.stem, "killed")
 
 
@@ -370,7 +370,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     assert seen == 60 + 3 * 6
     changed = arrays(folder, "train")
     changed[0] = changed[0] + np.float16(1)
-    np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
+    np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]  # numpy takes arrays by name
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "run"))
     with pytest.raises(
         DataError, match=r"train.features.npz: this is not the text that .* was started with"

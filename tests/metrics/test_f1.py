@@ -30,7 +30,7 @@ def test_two_systems_are_compared_on_the_same_labels() -> None:
     """Only one of them gives `d`; resampling does not change what a whole test set scores."""
     systems = [Texts(GIVEN * 20, [WANTED * 20]), Texts(WANTED * 20, [WANTED * 20])]
     for kind in ("bs", "ar"):
-        (one,), (other,) = score_texts(systems, ["f1"], resampling=Resampling(kind, 200))  # type: ignore[arg-type]
+        (one,), (other,) = score_texts(systems, ["f1"], resampling=Resampling(kind, 200))  # type: ignore[arg-type]  # kind is a str here
         assert one.score.value == pytest.approx(100 * (4 / 6 + 2 / 4) / 4)
         assert other.score.value == pytest.approx(100)
         assert other.p_value is not None

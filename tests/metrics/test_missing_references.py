@@ -31,7 +31,7 @@ def test_scores_are_those_of_sacrebleu_without_the_reference(name: str) -> None:
 
 def test_the_brevity_penalty_of_bleu_knows_no_reference_of_length_0() -> None:
     (score,) = score_all(HYPS, [FIRST, SECOND], ["bleu"])
-    assert (score.hyp_length, score.ref_length) == (8, 11)  # type: ignore[attr-defined]
+    assert (score.hyp_length, score.ref_length) == (8, 11)  # type: ignore[attr-defined]  # of BLEU's scores only
 
 
 @pytest.mark.parametrize("name", ["gleu", "rouge1", "rougeLsum", "cider"])
@@ -53,7 +53,7 @@ def test_an_example_without_its_second_reference_scores_as_with_one(name: str) -
 @pytest.mark.parametrize("name", ["bleu", "ter", "rougeL", "cider", "gleu"])
 def test_tests_of_significance_leave_it_out_too(name: str, kind: str) -> None:
     systems = [Texts(hyps, [FIRST, SECOND]) for hyps in (HYPS, ["a b", "b c", "x"])]
-    rows = score_texts(systems, [name], resampling=Resampling(kind, 20))  # type: ignore[arg-type]
+    rows = score_texts(systems, [name], resampling=Resampling(kind, 20))  # type: ignore[arg-type]  # kind is a str here
     for row, texts in zip(rows, systems, strict=True):
         assert row[0].score.value == pytest.approx(values(list(texts.hyps), [FIRST, SECOND], name))
 

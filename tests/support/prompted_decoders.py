@@ -36,7 +36,7 @@ class AttendingModel(ParallelPrefill[Memory, DecoderState]):
         super().__init__(self.Config(hidden_size=8, heads=2), VocabularySizes({"tgt": size}))
         torch.manual_seed(0)
         self.tgt_embedding, self.positions = nn.Embedding(size, 8), LearnedPositions(8, most)
-        self.attentive = nn.ModuleList(SelfAttention(self.config) for _ in range(2))  # type: ignore[arg-type]
+        self.attentive = nn.ModuleList(SelfAttention(self.config) for _ in range(2))  # type: ignore[arg-type]  # this config has all it needs
         self.output = nn.Linear(8, size)
         nn.init.normal_(self.positions.table, std=0.5)
         with torch.no_grad():
@@ -55,7 +55,7 @@ class AttendingModel(ParallelPrefill[Memory, DecoderState]):
         places = nn.functional.embedding(cache.positions(), self.positions(cache.reach))
         states = self.tgt_embedding(tokens.view(len(memory.mask), -1)) + places  # (B,K,H)
         for number, layer in enumerate(self.attentive):
-            states = states + layer.step(states, cache, number)  # type: ignore[operator]
+            states = states + layer.step(states, cache, number)  # type: ignore[operator]  # a Module has no `step` for mypy
         return ModelOutput(states.flatten(0, 1)), state
 
 

@@ -116,7 +116,7 @@ class Pace(TinyStream):
             self.tick()
             return read(*args)
 
-        model.read = slowly  # type: ignore[method-assign]
+        model.read = slowly  # type: ignore[method-assign]  # replaced for one test
 
     def restore(self, state: Mapping[str, int]) -> None:
         self.now += 77  # loading takes its time, which must not count

@@ -16,7 +16,7 @@ from tests.support.commands import Command, refused, succeeded, write_lines
 from tests.support.random_runs import change, copied, import_refused, opened
 
 transformers = pytest.importorskip("transformers")
-from tests.convert.huggingface.public import TEXTS  # noqa: E402
+from tests.convert.huggingface.public import TEXTS  # noqa: E402  # needs transformers
 
 SUMMARIZATION = {
     "prefix": "find: ",

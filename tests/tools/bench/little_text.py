@@ -130,7 +130,7 @@ class Experiment:
                 "max_updates": updates,
                 "validate_every": max(1, updates // 5),
             }
-            training = {**common, "threads": 1, "precision": "fp32", **settings.pop("training", {})}  # type: ignore[dict-item]
+            training = {**common, "threads": 1, "precision": "fp32", **settings.pop("training", {})}  # type: ignore[dict-item]  # values of any type
             data = {"name": name.replace("/", "-"), **settings, "training": training}
             recipe = self.folder / f"{name.replace('/', '-')}.yaml"
             recipe.write_text(yaml.safe_dump(data), encoding="utf-8")
