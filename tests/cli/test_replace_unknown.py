@@ -105,5 +105,7 @@ def test_a_model_without_attention_is_refused(run: Path, monkeypatch: pytest.Mon
     translator = Translator.load(str(run), device="cpu")
     monkeypatch.setattr(translator.model, "has_attention", False)
     for use in (translator.replacing_unknown, lambda: translator.align(["ba"], ["BA"])):
-        with pytest.raises(NmtkitError, match=r"has no attention over .*; use a model that has"):
+        with pytest.raises(
+            NmtkitError, match=r"has no attention over .*; use a model with attention"
+        ):
             use()
