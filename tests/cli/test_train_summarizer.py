@@ -76,7 +76,7 @@ def test_training_reports_stages_validations_and_the_test_set(
         "stage coverage starts (2 of 2) from ",
         "finished after update 3 (max_updates)",
         "summarized the test set: 5 lines",
-        f"{over} of them were truncated",
+        f"{over} test sources were truncated",
     ]
     places = [next(n for n, line in enumerate(said) if line.startswith(start)) for start in order]
     assert places == sorted(places)
@@ -200,3 +200,15 @@ def test_a_schedule_that_is_cut_short_names_the_key_of_its_stage(
     message = capsys.readouterr().err
     assert f"Raise {prefix}training.max_updates, or" in message
     assert "(training.schedule.over: budget" in message
+
+
+def test_a_schedule_over_the_budget_that_is_cut_short_is_not_advised_to_be_one(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = "training.schedule={kind: linear, over: budget}"
+    news = load(corpus / "news.yaml", [budget])
+    stopped = Stopped("max_minutes", 31, 0.00015, 0.001, 51, scheduled=51 / 60)
+    show_event(TrainingDisplay(), stopped, news, StageStarted("words", 0, 0.0, news.training))
+    message = capsys.readouterr().err
+    assert "85% of the learning rate's schedule" in message
+    assert message.endswith("Raise training.max_minutes\n")

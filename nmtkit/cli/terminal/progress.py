@@ -6,19 +6,25 @@ from nmtkit.cli import terminal
 from nmtkit.config import Recipe
 from nmtkit.config.groups import Stage
 from nmtkit.experiment.stages import StageStarted
+from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
+from nmtkit.training.schedules import DecayToZero
 
 
 def describe_end(stopped: Stopped) -> str:
-    """Returns the update and the limit at which training ended, and the learning rate at that point, as text."""
-    rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
+    """Describes how training ended: the last update, the limit that was reached, and the learning rate."""
+    rate = f"learning rate {stopped.lr:.2g} (peak: {stopped.peak_lr:.2g})"
     return f"update {stopped.update:,} ({stopped.reason}), {rate}"
 
 
-def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None:
-    """Returns a warning if a limit of the recipe or of the stage cut the learning rate's schedule short."""
+def schedule_warning(
+    stopped: Stopped, config: TrainingConfig, stage: Stage | None = None
+) -> str | None:
+    """Returns a warning if a limit cut the learning rate's schedule short; `config` is the recipe's or the stage's."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
+    # a schedule over the budget is cut short by `max_epochs`, or if no time is left for another validation
+    over_budget = isinstance(config.schedule, DecayToZero) and config.schedule.over == "budget"
     cause = (
         "the time limit ended training"
         if stopped.reason == "max_minutes"
@@ -27,16 +33,18 @@ def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None
     limit = f"training.{stopped.reason}"
     if stage is not None and limit in dict(stage.changed_keys()):
         limit = f"stages.{stage.name}.{limit}"
+    remedy = f"Raise {limit}"
+    if not over_budget:
+        remedy += ", or let the schedule end when training does (training.schedule.over: budget)"
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
-        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {limit}, or let the schedule end when training does "
-        "(training.schedule.over: budget)"
+        f"{stopped.lr:.2g} (peak: {stopped.peak_lr:.2g}). {remedy}"
     )
 
 
 TOO_LARGE = (
-    "a batch did not fit into the device's memory, so it was processed in parts; the result is the same, but this "
-    "takes more time; to avoid it, lower batch.batch_tokens (shown once)"
+    "a batch did not fit into the device's memory, so it was processed in parts; this gives the same result, but takes "
+    "longer; to avoid it, lower batch.batch_tokens (shown once)"
 )
 
 
@@ -66,9 +74,9 @@ def show_event(
         )
     elif isinstance(event, Stopped) and stage is not None:
         display.message(f"stage {stage.name} ended after {describe_end(event)}")
-        if warning := schedule_warning(
-            event, next(one for one in recipe.stages if one.name == stage.name)
-        ):
+        stage_settings = next(one for one in recipe.stages if one.name == stage.name)
+        warning = schedule_warning(event, config, stage_settings)
+        if warning is not None:
             display.message(warning)
 
 

@@ -111,9 +111,9 @@ def run_train(
 
 
 def _show_end(run: Run, stopped: Stopped) -> None:
-    """Writes the report about the run, and prints advice on longer training."""
+    """Writes the report on the run, and prints advice on longer training."""
     tell(f"training took {stopped.seconds / 60:.1f} minutes")
-    # an error here does not affect the run; operations are counted only for runs longer than a minute
+    # An error here does not affect the run. Operations are counted only for runs longer than a minute.
     try:
         save_report(run, run.folder.page, count=stopped.seconds > 60)
         tell(f"report on this run: {run.folder.page}")
@@ -148,8 +148,8 @@ def _require_fitting_options(
         )
     if name is None and not given:
         raise click.UsageError(
-            "there is nothing to train on; give a recipe (`nmtkit recipe ls` lists them), or your text with --source "
-            "FILE --target FILE"
+            "there is nothing to train on; give a recipe (`nmtkit recipe ls` lists them), or your own text with "
+            "--source FILE --target FILE"
         )
     if name is None and (fault := request.fault()):
         raise click.UsageError(fault)
@@ -180,7 +180,7 @@ def _resume(
 
 @contextmanager
 def journal_output() -> Iterator[TrainLog]:
-    """Copies the terminal output of the block, and an error that ends it, into train.log."""
+    """Copies the terminal output of the block, and any error that ends the block, to train.log."""
     with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, terminal.tee(journal.write):
         try:
             yield journal
@@ -227,7 +227,7 @@ def train_run(
 
 
 class _ShownTraining:
-    """Shows training in the terminal; the first signal requests that it stops."""
+    """Shows training in the terminal; the first signal asks training to stop."""
 
     def __init__(self, run: Run, journal: TrainLog) -> None:
         self._run = run
@@ -269,8 +269,10 @@ class _ShownTraining:
             show_report(event)
         elif isinstance(event, Trained):
             tell(f"finished after {describe_end(event.stopped)}")
-            if self._stage is None and (warning := schedule_warning(event.stopped)):
-                tell(warning)
+            if self._stage is None:
+                warning = schedule_warning(event.stopped, self._run.recipe.training)
+                if warning is not None:
+                    tell(warning)
         elif isinstance(event, ScoredAnswers):
             _show_test(self._run, event)
         elif isinstance(event, FineTuned):
@@ -333,11 +335,11 @@ def _show_test(run: Run, result: ScoredAnswers) -> None:
     speed = lines / max(result.seconds, 1e-9)
     if result.answers.texts:
         tell(
-            f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}"
+            f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s; output: {run.folder.test_output}"
         )
     if result.answers.n_truncated:
         tell(
-            f"{result.answers.n_truncated} of them were truncated, as in training (data.over_long: truncate)"
+            f"{result.answers.n_truncated} test sources were truncated, as in training (data.over_long: truncate)"
         )
     if not result.scores:
         return
