@@ -16,7 +16,7 @@ from nmtkit.data.text.hashes import Mask
 from nmtkit.data.text.normalization import normalize
 from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES, TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_samples
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
@@ -35,7 +35,9 @@ class TokenReport:
     data: DataReport = field(default_factory=DataReport)
     """The same numbers as in the preprocessing report."""
     unused_entries: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Entries "unused" in the training text and the total ("of"), by vocabulary ("joint", or "src" and "tgt")."""
+    """Number of entries that never occur in train ("unused") and of all entries ("of"), by vocabulary ("joint", or
+    "src" and "tgt").
+    """
 
     def tables(self, diagnosis: Diagnosis) -> list[ReportTable]:
         """Returns the tables of a report."""
@@ -80,7 +82,7 @@ class TokenReport:
             unused, size = entries["unused"], entries["of"]
             part = share(unused, size)
             notes.append(
-                f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part})."
+                f"{unused:,} of {size:,} entries in {called[name]} never occur in train ({part})."
             )
         columns = ("split", "side", "tokens", "per pair", "longest", "unknown", "copyable")
         note = (
@@ -91,7 +93,7 @@ class TokenReport:
 
 
 def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
-    """Returns an empty sample for `train_on_sample`, which is smaller if training takes long."""
+    """Returns an empty sample for `train_on_sample`; it is smaller for tokenizers that take long to train."""
     most = TRAIN_LINES if config.cuts_words else SAMPLE_PAIRS
     return TokenizerSample(most, columns=columns)
 
@@ -104,14 +106,14 @@ def train_on_sample(
 ) -> Tokenizers:
     """Trains a tokenizer on a sample of the files, or on all text if the sample is too small."""
     try:
-        return learn_from_sample(config, sample)
+        return learn_from_samples(config, [sample])
     except RecipeError:  # the sample may be too small for this many tokens
         if sample.total == len(sample.examples):
             raise
         whole = TokenizerSample(TRAIN_LINES, columns=columns)
         for block in read_blocks("train", files):
             whole.add_block(block)
-        return learn_from_sample(config, whole)
+        return learn_from_samples(config, [whole])
 
 
 def count_tokens(
@@ -122,10 +124,10 @@ def count_tokens(
     progress: Callable[[int], None] = lambda count: None,
     labels: ColumnType | None = None,
 ) -> TokenReport:
-    """Encodes and counts all text like preprocessing, without storing anything.
+    """Encodes and counts all text as preprocessing does, without storing anything.
 
-    The `diagnosis` receives lengths, unknown tokens and findings, and `progress` the number of
-    pairs per block. `tokenizer` describes the origin of the tokenizers.
+    `diagnosis` receives lengths, unknown tokens and findings, and `progress` the number of pairs per
+    block. `tokenizer` describes the origin of the tokenizers.
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data, forms=tokenizers.text_forms())
@@ -163,12 +165,12 @@ class _SplitWalk:
     used: Mapping[str, Mask]
     """Vocabulary entries of each side that occur in train."""
     alphabets: Mapping[str, set[str]]
-    """Characters of train by side."""
+    """Characters that occur in train, by side."""
     firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)
     """First pair with each token-length fault."""
 
     def add(self, done: EncodedBlock, stays: Mask) -> None:
-        """Counts some pairs."""
+        """Counts the tokens of a block; `stays` marks the pairs that preprocessing keeps."""
         chunk = done.chunk
         encoded = done.encoded
         findings = self.report.data.splits[self.encoder.split].findings
@@ -197,7 +199,7 @@ class _SplitWalk:
                 self.diagnosis.tgt.copyable += sum(
                     one in known for one in answer if one not in tgt.vocabulary
                 )
-        # reading these files reports what is wrong with them
+        # reading the features reports faults in their files
         for _ in done.block.columns.get("features", ()):
             continue
         self._characters(done)
@@ -227,7 +229,7 @@ class _SplitWalk:
 
 
 def _place(done: EncodedBlock, row: int, side: str, text: str) -> FaultLocation:
-    """Returns a pair's line number in its own file."""
+    """Returns the place of a pair in the file of this side."""
     of_block = int(np.flatnonzero(done.decisions.keep)[row])
     position = "src" if side == done.block.text_columns[0] else "tgt"
     return replace(done.block.side(position, of_block), byte=None, text=text)

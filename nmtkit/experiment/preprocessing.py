@@ -1,13 +1,14 @@
 """Preprocessing: checks the text of a recipe, trains the tokenizers, and stores the encoded text.
 
-Train is read twice: `Preprocessing.look` checks it and takes a sample for the tokenizers, and
-`Preprocessing.store` encodes it with them. The other splits are read once more in between, see
-`store`. Text does not stay in memory between readings, because it may not fit.
+The training text is read twice: `Preprocessing.look` checks it and takes a sample for the
+tokenizers, and `Preprocessing.store` encodes it. The other splits are read once more in between; see
+`store`. Text does not stay in memory between passes, because it may not fit.
 """
 
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 
 from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.columns import label_type
@@ -21,12 +22,13 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.checksums import FileChecksums, read_checksums
+from nmtkit.data.text.features import require_one_layout
 from nmtkit.data.text.reading import read_blocks, require_plain_text
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES
 from nmtkit.data.tokenizers.tokenizer_training import (
     TokenizerSample,
     describe_shortfall,
-    learn_from_sample,
+    learn_from_samples,
 )
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
@@ -60,11 +62,11 @@ class Preprocessing:
             data[split] |= {"labels_field": "", "alignment_field": ""}
         # earlier versions had this setting, too
         tokenizer = recipe.tokenizer.model_dump(mode="json") | {"train_lines": TRAIN_LINES}
-        settings = {  # everything except the text that the arrays depend on
+        settings = {  # everything that the arrays depend on, except the text
             "data": data,
             "tokenizer": tokenizer,
             "labels": label_type(self._task.columns),
-            # the settings of the tokenizer do not tell it
+            # not determined by the settings of the tokenizer
             "vocabulary": self.origin and self.origin.vocabulary,
             "copying": recipe.copies,
         }
@@ -133,13 +135,13 @@ class Preprocessing:
                     )
 
     def begin(self, facts: Mapping[str, str | int]) -> None:
-        """Starts with a tokenizer, whose facts go into the report."""
+        """Records that encoding starts; `facts` about the tokenizer go into the report."""
         self.data.mkdir(parents=True, exist_ok=True)
         self.progress = PreprocessingProgress(self._place, self._mark, facts)
         self.progress.save()
 
     def look(self, learns: bool) -> Generator[Diagnosis, None, TokenizerSample]:
-        """Checks the text and samples it for the tokenizer in one pass; raises DataError if train is unreadable."""
+        """Checks the text and samples it for the tokenizer in one pass; raises DataError if train cannot be read."""
         self.notify(
             f"checking the text, and the language of its first {QUICK_LANGUAGE_PAIRS:,} lines; "
             "`nmtkit check` checks the language of all lines"
@@ -171,8 +173,8 @@ class Preprocessing:
         labels = label_type(self._task.columns)
         # A validation or test pair that is also in train is a fault of its own split. To find it without keeping all
         # hashes of train, the hashes of the other splits are collected first, and looked up while train is read. Only
-        # then can the other splits be judged and stored. The hashes are of text as the tokenizers normalize it, and
-        # `look` has no tokenizers.
+        # then can the other splits be judged and stored. The hashed text is normalized by the tokenizers, which `look`
+        # does not have.
         for name, files in self.splits.items():
             if name != "train":
                 for block in read_blocks(name, files):
@@ -248,7 +250,7 @@ def _prepare_tokenizers(
 ) -> Generator[Diagnosis, None, Tokenizers]:
     """Checks the texts; returns the tokenizers of interrupted preprocessing, if any, or new ones.
 
-    With `learned_before` existing tokenizers are kept for changed texts.
+    With `learned_before`, existing tokenizers are kept for changed texts.
     """
     first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
     stopped = {text: text.progress for text in texts if not text.is_done()}
@@ -282,9 +284,9 @@ def _prepare_tokenizers(
             for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)
         ]:
             first.notify(f"training the tokenizer ({config.kind}) on {', '.join(files)}")
-        for sample in samples[1:]:
-            samples[0].merge(sample)
-        tokenizers = learn_from_sample(config, samples[0], report)
+        # `look` compares only the files of one text.
+        require_one_layout(chain.from_iterable(text.splits.values() for text in texts))
+        tokenizers = learn_from_samples(config, samples, report)
         if shortfall := describe_shortfall(config, tokenizers):
             first.notify(shortfall)
     if not learned_before:

@@ -1,6 +1,6 @@
 """The origin of initial weights (`init_from`): a run, or one run per part, recorded in `origin.json`.
 
-Weights of a part are copied by name, and embedding rows by token. This way an encoder can be initialized from BERT, a
+Weights of a part are copied by name, and embedding rows by token. This way, an encoder can be initialized from BERT, a
 decoder from GPT, or both from BERT (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
 Tasks").
 """
@@ -23,12 +23,8 @@ from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.data.text.config import COLUMNS, SplitFiles
-from nmtkit.data.tokenizers.languages import (
-    copy_first_input,
-    language_names,
-    tie_shared_rows,
-    with_affixes,
-)
+from nmtkit.data.tokenizers.embedding_rows import copy_first_input, tie_shared_rows
+from nmtkit.data.tokenizers.languages import language_names, with_affixes
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import Vocabulary, read_vocabulary_file
 from nmtkit.models.abilities import part_of
@@ -39,8 +35,8 @@ from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
-"""Settings that may differ, as dropout may: which attention is shown, whether both sides share a tokenizer, and the
-languages of an imported tokenizer.
+"""Settings that, like dropout, may differ from those of the original run: which attention is shown, whether both sides
+share a tokenizer, and the languages of an imported tokenizer.
 """
 
 
@@ -62,13 +58,13 @@ class FineTuningOrigin(WeightsOrigin):
     """Checksum of the vocabulary; empty if the run trains its own tokenizers."""
     parts: dict[str, WeightsOrigin] = Field(default_factory=dict)
     test: SplitFiles | None = None
-    """Test set of the original text, which measures forgetting."""
+    """Test set of the original run, for measuring forgetting."""
     before: dict[str, float] = Field(default_factory=dict)
     """Scores on the test sets of the original and the new text before fine-tuning."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
-    """Returns the origin described by a recipe's `init_from`, if any; it must not be `folder`, the new run."""
+    """Returns the origin that a recipe's `init_from` describes, if any; rejects `folder`, the folder of the new run."""
     if recipe.init_from is None:
         return None
     if recipe.init_from.test and not (recipe.init_from.run and TASKS.get(recipe.task).references):
@@ -81,7 +77,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     source_folders = [source.folder.path.resolve() for source in sources.values()]
     if folder is not None and folder.path.resolve() in source_folders:
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is also the folder of the new run; use another "
+            f"recipe {recipe.name}: `init_from` is the folder of the new run itself; use another "
             "folder for the new run with --run DIR"
         )
     origins = {}
@@ -137,7 +133,7 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
 
 
 def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -> None:
-    """Raises RecipeError if groups of settings differ from the run that provides the weights."""
+    """Raises RecipeError if groups of settings differ from those of the run that provides the weights."""
     first_stage = next(iter(recipe.by_stage().values()))
     source_stage = source.newest_stage().recipe
     faults = []
@@ -156,7 +152,7 @@ def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -
 
 
 def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """Describes the settings of a group that must be the same as in another run, but differ."""
+    """Describes the differences between two runs in a group of settings that must be the same."""
     our_kind = ours.get("kind")
     their_kind = theirs.get("kind")
     if our_kind != their_kind:
@@ -198,8 +194,8 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     """Returns the origin's tokenizers for a task.
 
-    If the origin has only one text, its tokenizer is used for all texts of the task. A task with only one text uses the
-    tokenizer of that text.
+    If the origin has only one text column, its tokenizer is used for all text columns of the task. A task with only one
+    text column uses the origin's tokenizer for that column.
 
     Raises:
         CheckpointError: the tokenizers are missing or have changed.
@@ -261,7 +257,7 @@ def load_origin_weights(
 def _copy_and_describe(
     model: Model, part: str, source: Model, tokenizers: tuple[Tokenizers, Tokenizers] | None = None
 ) -> str:
-    """Copies a part with `copy_part`, and describes differences between the settings of both models."""
+    """Copies a part with `copy_part`; returns its description, followed by settings in which the models differ."""
     theirs = source.config.model_dump()
     ours = model.config.model_dump()
     group = "model"
@@ -303,11 +299,11 @@ _TOKEN_WEIGHTS = {
     "output.bias": "tgt",
     "output_bias": "tgt",
 }
-"""Weights with one row per token of a text, and the column of the text."""
+"""Weights with one row per token of a text column, and the name of the column."""
 
 
 def _token_weights(model: Model) -> dict[str, str]:
-    """Returns a model's weights that have one row per token of a text, with the column of the text."""
+    """Returns a model's weights that have one row per token of a text column, with the name of the column."""
     token_weights = dict(_TOKEN_WEIGHTS)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.startswith("src_embedding."):
@@ -324,8 +320,8 @@ def copy_part(
 ) -> str:
     """Copies one of `PARTS` from another model.
 
-    If the other model lacks this part, the part of its other side is used, so that an encoder can initialize a decoder
-    (BERT2BERT).
+    If the other model lacks this part, the corresponding part of its other side is used, so that an encoder can
+    initialize a decoder (BERT2BERT).
 
     Args:
         model: the model to initialize.
@@ -348,8 +344,8 @@ def copy_part(
     for name, weight in model.state_dict(keep_vars=True).items():
         if name.startswith(PARTS[part]):
             weights[name] = weight
-    # A tied weight has several names, of which only one is used, if possible one that the other model has, too. The
-    # names that both models have come last, so that they replace others.
+    # A tied weight has several names, of which only one is used, if possible one that the other model also has. Names
+    # that both models have come last, so that they replace the others.
     name_by_id = {}
     for name in sorted(weights, key=lambda name: name in theirs):
         name_by_id[id(weights[name])] = name
@@ -403,7 +399,7 @@ def _misfits(
     theirs: Mapping[str, Tensor],
     token_weights: Mapping[str, str],
 ) -> list[str]:
-    """Describes the weights of a part that have different shapes, and frozen weights that the other model lacks."""
+    """Describes the weights of a part whose shapes differ, and frozen weights that the other model lacks."""
     faults = []
     for name, weight in ours.items():
         is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
@@ -423,7 +419,7 @@ def _misfits(
 
 
 def _vocabulary(tokenizers: Tokenizers, column: str) -> Vocabulary:
-    """Returns the vocabulary of a text. A model of a different task may have only one text, with a different name."""
+    """Returns the vocabulary of a text column, or of the first column if a model of another task lacks this column."""
     tokenizer = tokenizers.get(column)
     if tokenizer is None:
         tokenizer = next(iter(tokenizers.values()))

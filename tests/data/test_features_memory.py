@@ -18,7 +18,7 @@ from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_samples
 from tests.support.commands import environment
 
 EXAMPLES, ROWS, WIDTH = 6000, 16, 1024  # 188 MiB in float16
@@ -39,7 +39,7 @@ def store_and_read(folder: str, features: list[str], tgt: list[str]) -> None:
     _limit_memory()
     for block in read_blocks("train", files):
         sample.add_block(block)
-    tokenizers = learn_from_sample(TokenizerConfig(kind="word"), sample)
+    tokenizers = learn_from_samples(TokenizerConfig(kind="word"), [sample])
     encoder = PairEncoder("train", tokenizers, data)
     assert (
         encode_split(

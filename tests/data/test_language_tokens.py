@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from nmtkit.core.errors import RecipeError
+from nmtkit.data.tokenizers.embedding_rows import copy_first_input, tie_shared_rows
 from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE, HuggingFaceTokenizer
 from nmtkit.data.tokenizers.languages import (
     chosen_languages,
-    copy_first_input,
     find_language,
     in_direction,
     language_names,
     sides_without_language,
-    tie_shared_rows,
 )
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
@@ -122,13 +121,13 @@ def test_a_language_is_found_by_a_short_name(given: str, names: list[str], found
 @pytest.mark.parametrize(
     ("given", "names", "hint"),
     [
-        ("en", NLLB, "no language 'en': did you mean eng_Latn?"),
+        ("en", NLLB, "unknown language 'en': did you mean eng_Latn?"),
         ("es", NLLB, "did you mean spa_Latn?"),
         ("zh", NLLB, "did you mean zho_Hans or zho_Hant?"),
         ("zho", NLLB, "did you mean zho_Hans or zho_Hant?"),
         ("eng", M2M100, "did you mean __en__?"),
         ("eng_Latin", NLLB, "did you mean eng_Latn?"),
-        ("xx", NLLB, r"no language 'xx' \(the model has 6 languages; --to list prints them\)"),
+        ("xx", NLLB, r"unknown language 'xx' \(the model has 6 languages; --to list prints them\)"),
         ("list", MBART, "3 languages: de_DE, en_XX, fr_XX"),
     ],
 )

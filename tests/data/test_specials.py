@@ -174,3 +174,28 @@ def test_a_special_token_that_the_text_has_is_refused(kind: str) -> None:
     """sentencepiece learns the text without it, so that letters become unknown; WordPiece would have it twice."""
     with pytest.raises(RecipeError, match=r"the text contains 'de', .* for example to <de>"):
         learn_tokenizers(config(kind, specials=["de"]), [Example("le mode", "la mode", 1)])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "wordpiece"])
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [({"lowercase": True}, "le MODE"), ({"normalization": "nfkc"}, "le mo\uff44\uff45")],
+)
+def test_a_special_token_is_found_in_the_text_that_the_tokenizer_reads(
+    kind: str, settings: dict[str, object], line: str
+) -> None:
+    with pytest.raises(RecipeError, match="the text contains 'de'"):
+        learn_tokenizers(config(kind, specials=["de"], **settings), [Example(line, line, 1)])
+
+
+def test_lowercased_text_does_not_contain_a_special_token_in_capitals() -> None:
+    pairs = [Example("le MODE", "la MODE", 1)]
+    tokenizer = learn_tokenizers(config("char", specials=["DE"], lowercase=True), pairs).src
+    assert UNK not in tokenizer.encode("le MODE")
+
+
+@pytest.mark.parametrize("kind", ["marian", "huggingface"])
+def test_a_text_cannot_have_a_kind_that_exists_only_in_imported_models(kind: str) -> None:
+    columns = {"tgt": {"kind": kind}}
+    with pytest.raises(RecipeError, match=f"{kind} exists only in imported models"):
+        learn_tokenizers(config("bpe", joint=False, columns=columns), PAIRS)

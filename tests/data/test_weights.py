@@ -15,8 +15,9 @@ from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.tokenizers import tokenizer_training
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_samples
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from tests.support.learned_tokenizers import learn_tokenizers
 
 Build = Callable[..., Store]
@@ -111,9 +112,7 @@ def test_a_temperature_flattens_the_sizes_of_the_files(stored: Store, words: Tok
     counts = [by_file(epoch_of(running), words) for _ in range(20)]
     for file, expected in enumerate((317.16, 224.26, 158.58)):
         assert sum(one[file] for one in counts) / 20 == pytest.approx(expected, rel=0.03)
-    with pytest.raises(
-        ValueError, match="`temperature` computes weights from the sizes of the files"
-    ):
+    with pytest.raises(ValueError, match="`temperature` computes weights from file sizes"):
         SplitFiles(src=["a"], weights=[2], temperature=2)
 
 
@@ -181,7 +180,7 @@ def test_a_pair_that_is_sampled_several_times_counts_as_used_once() -> None:
     for pair in three_files():
         sample.add(pair)
     report = DataReport()
-    learn_from_sample(TokenizerConfig(kind="word"), sample, report)
+    learn_from_samples(TokenizerConfig(kind="word"), [sample], report)
     assert len(sample.examples) > sum(SIZES)
     assert report.tokenizer["pairs_used"] == report.tokenizer["pairs"] == sum(SIZES)
 
@@ -198,17 +197,30 @@ def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.Monk
     assert len(huge.examples) == 1
 
 
-def test_merged_samples_have_the_labels_of_all_texts() -> None:
+def test_tokenizers_of_several_samples_know_all_words_and_labels() -> None:
     columns = (Column("src"), Column("labels", "label"))
     samples = [TokenizerSample(1000, columns=columns) for _ in range(2)]
     samples[0].add(Example("one", None, 1, labels="first"))
     samples[1].add(Example("two", None, 1, labels="second"))
-    samples[0].merge(samples[1])
-    assert [pair.src for pair in samples[0].examples] == ["one", "two"]
-    assert samples[0].total == 2
-    tokenizers = learn_from_sample(TokenizerConfig(kind="word"), samples[0])
+    report = DataReport()
+    tokenizers = learn_from_samples(TokenizerConfig(kind="word"), samples, report)
+    assert tokenizers.src.vocabulary.tokens[len(SPECIALS) :] == ["▁one", "▁two"]
     assert tokenizers.labels is not None
     assert tokenizers.labels.tokens == ["first", "second"]
+    assert report.tokenizer["pairs"] == report.tokenizer["pairs_used"] == 2
+    assert [pair.src for pair in samples[0].examples] == ["one"]
+
+
+def test_labels_of_another_type_are_left_out() -> None:
+    samples = [
+        TokenizerSample(1000, columns=(Column("src"), Column("labels", label_type)))
+        for label_type in ("label", "labels")
+    ]
+    samples[0].add(Example("one", None, 1, labels="first"))
+    samples[1].add(Example("two three", None, 1, labels="X Y"))
+    tokenizers = learn_from_samples(TokenizerConfig(kind="word"), samples)
+    assert tokenizers.labels is not None
+    assert tokenizers.labels.tokens == ["first"]
 
 
 def test_weights_reach_the_vocabulary() -> None:

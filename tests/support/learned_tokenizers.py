@@ -6,7 +6,7 @@ from nmtkit.core.columns import Column
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES, TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_samples
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 
@@ -22,4 +22,4 @@ def learn_tokenizers(
     sample = TokenizerSample(most, weights, columns)
     for pair in pairs:
         sample.add(pair)
-    return learn_from_sample(config, sample, report)
+    return learn_from_samples(config, [sample], report)

@@ -1,1 +1,1 @@
-"""Tokenizers, and the vocabularies that they share."""
+"""Tokenizers and their vocabularies."""

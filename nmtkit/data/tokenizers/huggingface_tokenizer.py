@@ -1,4 +1,4 @@
-"""Runs the tokenizers of public models with Hugging Face's library `tokenizers`: byte-level BPE, WordPiece and others.
+"""Runs the tokenizers of public models with Hugging Face's `tokenizers` library: byte-level BPE, WordPiece and others.
 
 Our vocabulary begins with PAD, UNK, BOS and EOS, followed by the other special tokens, so its ids differ from those of
 the public model. The name of a token that begins a word starts with "▁", whatever mark the public model uses.
@@ -37,7 +37,7 @@ _MARKS_AFTER_SPACE = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've
 
 def library() -> Any:
     """Imports and returns the library `tokenizers`; raises an NmtkitError if it is not installed."""
-    # The library's threads are off, because large corpora are encoded by several processes.
+    # The library's threads are turned off, because large corpora are encoded by several processes.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import tokenizers
@@ -49,7 +49,7 @@ def library() -> Any:
 
 
 def missing_language_message(side: str, names: Sequence[str]) -> str:
-    """Returns a message that asks for the language of a text column; `names` has the model's languages."""
+    """Returns a message that asks for the language of a text column; `names` lists the model's languages."""
     if side == "src":
         role = "source"
         option = "--from"
@@ -68,7 +68,7 @@ def parse_tokenizer(content: str) -> Any:
     """Parses the text of a `tokenizer.json`; raises a CheckpointError if it is damaged.
 
     The tokenizer does not recognize special tokens in a text: "</s>" is tokenized as four characters. It does recognize
-    added tokens that the file does not call special, such as T5's sentinels.
+    added tokens that the file does not mark as special, such as T5's sentinels.
     """
     tokenizers = library()
     try:
@@ -88,8 +88,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     Each source is preceded by the text `config.source_prefix`, and each text is enclosed in the special tokens
     `config.affixes`. A text may begin with a language tag, as in `>>de_DE<< Hallo`. The tag replaces the language among
-    the affixes; if they contain no language, its token is put before the text. A text cannot be encoded before its
-    language is chosen.
+    the affixes; if the affixes contain no language, the tag's token is put before the text. A text cannot be encoded
+    before its language is chosen.
 
     Tokens that share an embedding row in the public model (such as BOS and EOS) have different ids here; see
     `shared_rows`.
@@ -113,8 +113,8 @@ class HuggingFaceTokenizer(Tokenizer):
             raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
         self._public_ids = public_ids
         """The public model's id for each of our ids, `(V,)`."""
-        # Our id for each public id. Special tokens become UNK, because a text may contain the spelling of one, which a
-        # unigram tokenizer would recognize.
+        # Our id for each public id. Special tokens become UNK, because a unigram tokenizer recognizes their names if
+        # they occur in a text.
         n_public_ids = max(public_ids.max() + 1, self._tokenizer.get_vocab_size())
         self._our_ids = np.full(n_public_ids, UNK, dtype=np.int64)
         n_specials = vocabulary.n_specials
@@ -147,9 +147,9 @@ class HuggingFaceTokenizer(Tokenizer):
         for name in (*self._before, *self._after, *start):
             if name != LANGUAGE and name not in self.vocabulary:
                 raise CheckpointError(
-                    f"tokenizer.affixes: {name!r} is not a token of the vocabulary"
+                    f"tokenizer.affixes: the token {name!r} is not in the vocabulary"
                 )
-        # Ids that `pieces` omits. If EOS is an affix, as in mBART, where it precedes the language, it is not omitted.
+        # Ids that `pieces` omits. EOS is kept if it is an affix, as in mBART, where it precedes the language.
         affix_ids = self.vocabulary.ids([*self._before, *self._after])
         self._hidden_ids = {PAD, BOS, EOS}.difference(affix_ids)
         if start and start != [LANGUAGE]:
@@ -310,7 +310,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def _replaced(names: Sequence[str], languages: Container[str], language: str) -> list[str]:
-    """Replaces all languages among special tokens, including the placeholder in `languages`, with `language`."""
+    """Returns special tokens in which `language` replaces all `languages`, which include the placeholder."""
     replaced = []
     for name in names:
         if name in languages:

@@ -1,17 +1,13 @@
 """Languages of imported multilingual models (mBART, M2M100, NLLB), which have a special token for each language.
 
 The token precedes or follows a source; it precedes a target or is the decoder's first input. The tokenizer setting
-`TokenizerConfig.affixes` determines its place; `in_direction` chooses the language.
+`TokenizerConfig.affixes` determines the token's place; `in_direction` chooses the language.
 """
 
 import difflib
 import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain
-
-import torch
-from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.config import TEXT_COLUMNS
@@ -22,9 +18,8 @@ from nmtkit.data.tokenizers.huggingface_tokenizer import (
     HuggingFaceTokenizer,
     missing_language_message,
 )
-from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.data.tokenizers.vocabulary import BOS
 
 _LIST = "list"
 """Pseudo-language with which a user asks for the list of languages."""
@@ -65,13 +60,13 @@ def find_language(language: str, names: Sequence[str]) -> str:
     suggestions = matching or _similar_languages(language, names)
     count = f"the model has {len(names)} languages; --to list prints them"
     if not suggestions:
-        raise RecipeError(f"no language {language!r} ({count})")
+        raise RecipeError(f"unknown language {language!r} ({count})")
     suggestion = " or ".join(suggestions)
-    raise RecipeError(f"no language {language!r}: did you mean {suggestion}? ({count})")
+    raise RecipeError(f"unknown language {language!r}: did you mean {suggestion}? ({count})")
 
 
 def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
-    """Returns up to three names of the same language in other standards; if there are none, the most similar name."""
+    """Returns up to three names of the same language under other standards, or else the most similar name, if any."""
     code = re.split(r"[_-]", language.strip("_").lower())[0]
     equivalent_codes = {code, _THREE_LETTERS.get(code, code), _TWO_LETTERS.get(code, code)}
     same_language = []
@@ -87,13 +82,13 @@ def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
 def affixes_in_direction(
     affixes: Affixes, names: Sequence[str], source: str | None, target: str | None
 ) -> dict[str, dict[str, list[str]]]:
-    """Returns affixes in which these languages replace the previous languages.
+    """Returns affixes in which these languages replace the previous ones.
 
     Args:
         affixes: special tokens by side and place; not modified.
         names: the model's languages.
         source: language of the sources. None leaves it unchanged; `LANGUAGE` leaves the choice open.
-        target: language of the targets, in the same way.
+        target: language of the targets; None and `LANGUAGE` have the same meaning as for `source`.
     """
     chosen: dict[str, dict[str, list[str]]] = {}
     for side, places in affixes.items():
@@ -115,7 +110,7 @@ def affixes_in_direction(
 
 
 def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
-    """Returns the chosen language, or None, for each side of a multilingual model; nothing for other models."""
+    """Returns the chosen language, or None, for each side of a multilingual model; empty for other models."""
     names = language_names(config.specials)
     if not names:
         return {}
@@ -132,7 +127,7 @@ def sides_without_language(config: TokenizerConfig) -> list[str]:
     """Returns the text columns for which a multilingual model still needs a language."""
     languages = chosen_languages(config)
     missing = [side for side, language in languages.items() if language is None]
-    # An mBART model imported by an older version has no affixes for targets: BOS represents their language.
+    # An mBART model imported by an older version has no affixes for targets, because BOS represents their language.
     source_suffix = config.affixes.get("src", {}).get("after", [])
     is_older_mbart = "tgt" not in config.affixes and language_names(source_suffix)
     if "tgt" in missing and is_older_mbart:
@@ -141,7 +136,7 @@ def sides_without_language(config: TokenizerConfig) -> list[str]:
 
 
 def require_languages(config: TokenizerConfig) -> None:
-    """Raises a RecipeError that asks for all languages that have not been chosen yet."""
+    """Raises a RecipeError that asks for the languages that have not been chosen yet, if any."""
     missing = sides_without_language(config)
     if missing:
         names = language_names(config.specials)
@@ -162,7 +157,7 @@ def in_direction(
 
 
 def forces_first_token(tokenizers: Tokenizers) -> bool:
-    """Returns whether all translations begin with the same special token, such as the target language."""
+    """Returns whether all translations begin with the same special token, such as the target language's token."""
     try:
         return bool(tokenizers.tgt.encode(""))
     except RecipeError:  # the language has not been chosen yet
@@ -170,38 +165,8 @@ def forces_first_token(tokenizers: Tokenizers) -> bool:
 
 
 def begins_with_language(tokenizers: Tokenizers) -> bool:
-    """Returns whether the decoder's first input is the target language, as in mBART-25; see `copy_first_input`."""
+    """Returns whether the decoder's first input is the target language, as in mBART-25 (see `copy_first_input`)."""
     return bool(tokenizers.config.affixes.get("tgt", {}).get("start"))
-
-
-def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
-    """Copies the target language's embedding to BOS in models whose decoder begins with a language."""
-    start = tokenizers.config.affixes.get("tgt", {}).get("start", [])
-    if start and start != [LANGUAGE]:
-        (language,) = tokenizers.tgt.vocabulary.ids(start)
-        with torch.no_grad():
-            embedding.weight[BOS] = embedding.weight[language]
-
-
-def tie_shared_rows(weight: nn.Parameter, tokenizer: Tokenizer | None) -> None:
-    """Keeps rows equal during training if their tokens, such as BOS and EOS, share a row in the public model.
-
-    Each of these rows gets the sum of their gradients, which is the gradient of the public model's shared row.
-    """
-    if not isinstance(tokenizer, HuggingFaceTokenizer) or not weight.requires_grad:
-        return
-    groups = [torch.tensor(ids) for ids in tokenizer.shared_rows()]
-    if groups:
-        hook = partial(_sum_rows, groups)
-        weight.register_hook(hook)  # type: ignore[no-untyped-call]  # untyped in torch
-
-
-def _sum_rows(groups: Sequence[Tensor], gradient: Tensor) -> Tensor:
-    summed = gradient.clone()  # (V, E)
-    for ids in groups:
-        rows = ids.to(gradient.device)  # (G,)
-        summed[rows] = gradient[rows].sum(0)
-    return summed
 
 
 def with_affixes(tokenizers: Tokenizers, affixes: Affixes) -> Tokenizers:

@@ -36,7 +36,7 @@ def with_space_rules(model: bytes) -> bytes:
 
 
 def with_number_rules(model: bytes) -> bytes:
-    """Returns the model with the rules of nfkc_numbers, for programs that pass it text without normalizing it first.
+    """Returns the model with the rules of nfkc_numbers, for programs that do not normalize the text themselves.
 
     `model` must be a valid sentencepiece model. Raises an NmtkitError if the installed sentencepiece cannot return its
     rules for NFKC.
@@ -46,8 +46,8 @@ def with_number_rules(model: bytes) -> bytes:
 
 def _with_rules(model: bytes, name: str, charsmap: bytes) -> bytes:
     """Returns the model with other normalization rules."""
-    # The new values override the old ones without removing them: the last value of a field counts. So the model keeps
-    # its old charsmap as dead bytes, about 240 kB for the rules of NFKC.
+    # The new values are appended and override the old ones, because the last value of a field takes precedence. The old
+    # charsmap remains in the model as dead bytes (about 240 kB for the rules of NFKC).
     new_values = encode_field(_NAME, name.encode())
     new_values += encode_field(_PRECOMPILED_CHARSMAP, charsmap)
     changed = bytearray()
@@ -76,12 +76,12 @@ def _compiled_number_rules() -> bytes:
 def _number_rules() -> dict[str, str]:
     """Returns the rules of `normalize(text, "nfkc_numbers")`, derived from sentencepiece's nmt_nfkc.
 
-    Only `tests/data/test_normalization.py` ensures that they agree with `normalize`.
+    Nothing but `tests/data/test_normalization.py` ensures that these rules agree with `normalize`.
     """
     nmt_nfkc = _normalizer(rule_name="nmt_nfkc")
     if not hasattr(nmt_nfkc, "decompile"):  # new in sentencepiece 0.2.2
         raise NmtkitError(
-            "the installed sentencepiece is too old to write the normalization of this model; update it: "
+            "the installed version of sentencepiece is too old to write this model's normalization rules; run "
             "pip install -U sentencepiece"
         )
     exceptions = nfkc_exceptions()
@@ -125,6 +125,6 @@ def _code_points(text: str) -> str:
 
 
 def _normalizer(**options: Any) -> Any:
-    # Without this, sentencepiece writes its progress to standard error. The level is global, so it stays changed.
+    # Without this, sentencepiece writes its progress to standard error. The log level is global and stays changed.
     sentencepiece.set_min_log_level(2)
     return sentencepiece.SentencePieceNormalizer(**options)

@@ -23,14 +23,14 @@ _MAX_CACHED_WORDS = 200_000
 _MAX_CACHED_LATTICES = 50_000
 """The cache of lattices (about 1,000 bytes each) is cleared when it reaches this size."""
 _SMALLEST_PROBABILITY = 2.0**-53
-"""The resolution of `Random.random`: it returns multiples of this number."""
+"""The resolution of `Random.random`, which returns multiples of this number."""
 _MAX_GAP = 1 << 16
 """Maximum number of consecutive merges that are not skipped; words hardly ever have more merges."""
 _UNKNOWN_PENALTY = 10.0
 """An unknown character scores this much lower than the least likely piece, as in sentencepiece."""
 
 _WORDS = re.compile("▁[^▁]*|[^▁]+")
-"""Matches the words of a normalized text. Pieces have "▁" only at the beginning, so none crosses a word boundary."""
+"""Matches the words of a normalized text. Only the beginning of a piece can be "▁", so no piece spans two words."""
 
 
 def generator_for(*numbers: int) -> Random:
@@ -84,8 +84,8 @@ class _MergedWord(NamedTuple):
 class BpeDropout(SubwordSampler):
     """BPE-dropout (Provilkov et al. 2020, section 3.2): each merge is skipped with probability `dropout`.
 
-    As in sentencepiece, merges are tried in descending order of their scores, equal ones from left to right. A skipped
-    merge is not tried again unless a neighbour changes.
+    As in sentencepiece, merges are tried in descending order of score, and ties are broken from left to right. A
+    skipped merge is not tried again unless a neighbour changes.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], dropout: float) -> None:
@@ -93,8 +93,8 @@ class BpeDropout(SubwordSampler):
         self._costs = {piece: -score for piece, score in scores.items()}
         self._words: dict[str, _MergedWord] = {}
         # The number of merges before the next skipped merge is geometrically distributed. `_gap_bounds[n]` is the
-        # probability that it is at most n, so a bisection draws it. The bounds are computed as products, because the
-        # last digit of logarithms may differ between machines.
+        # probability that this number is at most n, so it is drawn by bisection. The bounds are computed as products,
+        # because the last digit of logarithms may differ between machines.
         self._gap_bounds: list[float] = []
         no_skip_yet = 1.0
         while no_skip_yet > _SMALLEST_PROBABILITY and len(self._gap_bounds) < _MAX_GAP:
@@ -124,10 +124,11 @@ class BpeDropout(SubwordSampler):
     ) -> tuple[list[str], int]:
         """Merges characters into pieces; returns the pieces and the number of merges that were tried.
 
-        Merge number `next_skipped` is skipped, and `draw` determines which later ones are. By default, none is skipped.
+        Merge number `next_skipped` is skipped, and `draw` determines which later merges are skipped. By default, no
+        merge is skipped.
         """
         pieces = list(word)
-        # costs[i] is the cost of merging pieces i and i+1; infinite if that gives no piece or the merge was skipped.
+        # costs[i] is the cost of merging pieces i and i+1; infinite if the result is no piece or the merge was skipped.
         costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(pieces)]
         tried = 0
         while costs:
@@ -171,8 +172,8 @@ class UnigramSampler(SubwordSampler):
     """Subword regularization (Kudo 2018, section 3.3) over all tokenizations of a word.
 
     The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right. The probability of a piece is
-    the total weight of all tokenizations of the remaining word that begin with it, divided by the weight of all
-    tokenizations.
+    the total weight of the tokenizations of the remaining word that begin with this piece, divided by the total weight
+    of all tokenizations of the remaining word.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], alpha: float) -> None:
@@ -215,7 +216,7 @@ class UnigramSampler(SubwordSampler):
             total = math.fsum(weights)
             log_beta[position] = highest + math.log(total)
             bounds = [bound / total for bound in accumulate(weights)]
-            bounds[-1] = 1.0  # above all draws, in spite of rounding
+            bounds[-1] = 1.0  # above every draw, despite rounding
             bounds_at.append(bounds)
         bounds_at.reverse()
         all_pieces = list(chain.from_iterable(pieces))
@@ -227,7 +228,7 @@ class UnigramSampler(SubwordSampler):
         )
 
     def _pieces_at(self, begin: int, word: str) -> list[tuple[int, int, float]]:
-        """Returns id, end and score of each piece that begins at a position; an unknown character is a piece, too."""
+        """Returns id, end and score of each piece that begins at `begin`; an unknown character counts as a piece."""
         pieces: list[tuple[int, int, float]] = []
         last_end = min(begin + self._max_length, len(word))
         for end in range(begin + 1, last_end + 1):

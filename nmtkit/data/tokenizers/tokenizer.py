@@ -1,7 +1,7 @@
 """The interface of tokenizers, and the tokenizers that use sentencepiece (bpe, unigram, char) or whole words.
 
-All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and replacing each mark with a space
-restores the text. A mark in the text itself counts as white space.
+Except for the kind `pieces`, they mark the beginning of a word with "▁" (U+2581): joining the pieces and replacing each
+mark with a space restores the text. A mark in the text itself counts as white space.
 """
 
 import io
@@ -37,11 +37,11 @@ WORD_START = "▁"
 MAX_VOCAB_SIZE = 100_000_000
 TRAIN_LINES = 200_000
 """Maximum number of pairs on which a tokenizer is trained. They are spread evenly over the corpus and have at most 134
-million characters. Files contribute in proportion to their weights."""
+million characters in total. Files contribute in proportion to their weights."""
 
 
 class TokenizerConfig(Settings):
-    """Settings of the tokenizers for all texts."""
+    """Settings of the tokenizers."""
 
     kind: Literal[
         "bpe",
@@ -66,11 +66,11 @@ class TokenizerConfig(Settings):
     """Train one tokenizer on both sides together. false: one tokenizer per side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Sample tokenizations of training text; 0 turns this off. bpe: probability of skipping a merge (BPE-dropout;
-    usually 0.1). unigram: how strongly likely tokenizations are preferred (alpha of subword regularization; usually
-    0.2). Samples depend only on `seed`, epoch and example."""
+    usually 0.1). unigram: how strongly to prefer likely tokenizations (alpha of subword regularization; usually 0.2).
+    Samples depend only on `seed`, epoch and example."""
     sentences: bool = False
-    """End each sentence of a text with EOS, for models that read documents. Texts are split into sentences at newlines
-    if they have any, otherwise at white space after ".", "!" or "?"."""
+    """End each sentence of a text with EOS, for models that read documents. A text is split into sentences at tags
+    such as <t> if it has any, otherwise at newlines or, if there are none, at white space after ".", "!" or "?"."""
     lowercase: bool = False
     """Lowercase all text."""
     normalization: Normalization = DEFAULT
@@ -78,8 +78,8 @@ class TokenizerConfig(Settings):
     fractions, enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: complete NFKC, which turns 10⁵ into
     105 and 2½ into 21⁄2. none: change only white space. White space always separates words."""
     min_frequency: int = Field(default=1, ge=1)
-    """word, whitespace and pieces: how often a word must occur in the training text to be in the vocabulary; rarer
-    words become unknown."""
+    """word, whitespace and pieces: minimum number of times that a word must occur in the training text to be in the
+    vocabulary; rarer words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram and char: share of the training text that the characters in the vocabulary cover; rarer characters
     become unknown."""
@@ -87,34 +87,35 @@ class TokenizerConfig(Settings):
     """Additional special tokens, such as <mask>, which get the ids 4, 5, ... in this order. They are never recognized
     in a text."""
     sentinels: int = Field(default=0, ge=0, le=10_000)
-    """Number of special tokens <extra_id_0>, <extra_id_1>, ... after `specials`, for the objective span_corruption. T5
-    has 100."""
+    """Number of special tokens <extra_id_0>, <extra_id_1>, ... after `specials`, which the objective span_corruption
+    needs. T5 has 100."""
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = (
         Field(default_factory=dict)
     )
-    """Special tokens before and after the texts on a side, such as `{src: {before: [de_DE]}}`; for huggingface only.
-    BOS and EOS are added in any case. `start` is the language that BOS represents. <language> is the placeholder for a
+    """Special tokens before and after each text on a side, such as `{src: {before: [de_DE]}}`; for huggingface only.
+    BOS and EOS are added in any case. `start` is the language that BOS represents. <language> is a placeholder for a
     language that has not been chosen yet; a corpus chooses it with `src_lang` and `tgt_lang`."""
     source_prefix: str = ""
-    """Text before each source, such as "summarize: ", which selects a task of T5; for huggingface only."""
+    """Text to put before each source, such as "summarize: ", which selects a T5 task; for huggingface only."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
-    """Settings for single text columns that override the common ones, such as `{tgt: {kind: word, vocab_size: 500}}`.
+    """Settings for one text column that override the shared ones, such as `{tgt: {kind: word, vocab_size: 500}}`.
     If both sides are text, this requires `joint: false`."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
             raise ValueError(
-                f"sampling: a tokenizer of kind {self.kind} has only one way to split a text; use bpe or unigram, "
-                "or set sampling to 0"
+                f"sampling: a tokenizer of kind {self.kind} cannot sample tokenizations; use bpe or unigram, or set "
+                "sampling to 0"
             )
         if self.min_frequency > 1 and not self.cuts_words:
             raise ValueError(
-                "min_frequency: only word, whitespace and pieces count words; for subwords, set vocab_size"
+                "min_frequency: applies only to tokenizers of kind word, whitespace or pieces; for other kinds, set "
+                "vocab_size instead"
             )
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError(
-                "tgt_vocab_size: with joint, both sides share one vocabulary; set joint to false"
+                "tgt_vocab_size: with `joint: true`, both sides share one vocabulary; set joint to false"
             )
         all_specials = [*SPECIALS, *self.special_tokens]
         has_repeated_names = len({*all_specials}) < len(all_specials)
@@ -180,7 +181,7 @@ class Tokenizer(ABC):
         self.vocabulary = vocabulary
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """Returns the ids of each text, without BOS and final EOS; with `config.sentences`, EOS separates sentences.
+        """Returns the ids of each text, without BOS or final EOS; with `config.sentences`, EOS separates sentences.
 
         Without a seed, each text gets its best tokenization. With a seed, tokenizations are sampled at the rate
         `config.sampling`; they depend only on the seed, the text and its index in `texts`.
@@ -249,7 +250,7 @@ class Tokenizer(ABC):
 
     def prepared(self, text: str) -> str:
         """Returns the text that is split into tokens: lowercased and normalized according to the settings."""
-        # Not done by sentencepiece, whose case folding would also turn German "ß" into "ss".
+        # Text is not lowercased by sentencepiece, because its case folding would also turn German "ß" into "ss".
         return text.lower() if self.config.lowercase else text
 
     def normalized(self, text: str) -> str:
@@ -275,7 +276,7 @@ _LANGUAGE = re.compile(r">>\S+?<<")
 class SentencePieceTokenizer(Tokenizer):
     """Tokenizes text into subwords or characters with a sentencepiece model; `model` is the content of its file.
 
-    If there is a `table`, as for models of Marian, this vocabulary determines the ids instead of the model, and a
+    If there is a `table` (as in Marian models), this vocabulary rather than the model determines the ids, and a
     language tag such as `>>fr<<` may precede a text.
     """
 
@@ -345,7 +346,7 @@ class SentencePieceTokenizer(Tokenizer):
         texts = [self.prepared(text) for text in texts]
         if len(texts) == 1:  # encoding a list of texts would start a thread
             return [self._processor.encode(texts[0])]
-        # One thread: large corpora are encoded by several processes, and small batches do not gain from threads.
+        # One thread: large corpora are encoded by several processes, and small batches do not benefit from threads.
         encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
         return encoded
 
@@ -402,13 +403,13 @@ def _train_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> by
         vocab_size=size,
         hard_vocab_limit=config.kind != "char",
         character_coverage=config.character_coverage,
-        # sentencepiece does not have the rules nfkc_numbers; `_training_line` applies them.
+        # sentencepiece has no equivalent of nfkc_numbers, so `_training_line` applies it.
         normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
-        # Fixed, because unigram sums its estimates per thread: otherwise the result would depend on the machine.
+        # Fixed, because unigram sums its estimates per thread, so the result would otherwise depend on the machine.
         num_threads=4,
         # By default, lines of more than 4192 bytes would silently be skipped.
         max_sentence_length=1 << 24,
@@ -443,7 +444,7 @@ _LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
-    """Converts an error message of sentencepiece's trainer into an exception that explains it."""
+    """Converts an error message from sentencepiece's trainer to an exception that explains the error."""
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
     if too_small is not None:
         return RecipeError(
@@ -472,7 +473,7 @@ class WordTokenizer(Tokenizer):
     """Splits text into words, numbers and single punctuation marks.
 
     A run of letters (with their accents) and digits is a token, and so is a number with points or commas between its
-    digits; any other character is a token by itself. Joining restores the text except for the width of white space and
+    digits; any other character is a separate token. Joining restores the text except for the width of white space and
     for unknown words (an unknown token is separated by spaces). The kinds whitespace and pieces split only at white
     space.
     """
@@ -568,7 +569,7 @@ def _with_word_starts(pieces: Iterable[str]) -> list[str]:
 
 
 def _would_merge(left: str, right: str) -> bool:
-    """Whether joining two pieces gives a word that crosses the boundary between them."""
+    """Returns whether joining two pieces produces a word that crosses the boundary between them."""
     boundary = len(left)
     words = _word().finditer(left + right)
     return any(word.start() < boundary < word.end() for word in words)

@@ -1,16 +1,18 @@
-"""Trains tokenizers on an evenly spread sample of the training pairs, and collects the labels of all pairs."""
+"""Trains tokenizers on evenly spread samples of the training pairs, and collects the labels of all pairs."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, assert_never
 
 from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport
+from nmtkit.data.text.normalization import normalize
 from nmtkit.data.tokenizers.tokenizer import (
+    WORD_START,
     SentencePieceTokenizer,
     Tokenizer,
     TokenizerConfig,
@@ -21,17 +23,22 @@ from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
-"""Maximum number of characters in a sample of several pairs that is not merged; only long documents reach it."""
+"""Maximum number of characters in a sample, unless it consists of a single pair.
+
+A sample of 200,000 pairs, as in preprocessing, reaches this limit if source and target together have 671 characters on
+average.
+"""
 PAIR = (Column("src"), Column("tgt"))
 """The columns of a corpus of text pairs."""
 
 
 class TokenizerSample:
-    """At most `max_size` pairs, spread evenly over a corpus that is read once. A pair is any example of the corpus.
+    """At most `max_size` pairs, spread evenly over a corpus that is read once. Any example counts as a pair.
 
-    Every `stride`-th pair is sampled; the stride doubles (1, 2, 4, 8, ...) whenever the sample becomes too large. If
-    files have weights, a pair counts as often as its file's weight relative to the smallest weight, and may be sampled
-    several times. Labels are counted in all examples. A sample that was merged with another may exceed `max_size`.
+    Every `stride`-th pair is sampled. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than `max_size`
+    pairs or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, a pair counts as often as its file's
+    weight relative to the smallest weight, and may be sampled several times. The labels of all pairs are counted,
+    including pairs that are not sampled. In these counts, each pair counts once, whatever its weight.
     """
 
     def __init__(
@@ -48,8 +55,8 @@ class TokenizerSample:
         self.examples: list[Example] = []
         """The sampled pairs, with repetitions if files have weights.
 
-        Item k is the pair whose interval contains k times the stride (see `add`). Every second item is therefore the
-        sample for twice the stride.
+        Item k is the pair whose interval contains k times the stride (see `add`). The items with even k therefore form
+        the sample for twice the stride.
         """
         self._n_characters = 0
         """Number of characters in the sample."""
@@ -88,79 +95,85 @@ class TokenizerSample:
             self._n_characters = sum(map(_count_characters, self.examples))
             self._stride *= 2
 
-    def merge(self, other: "TokenizerSample") -> None:
-        """Appends the sample of another corpus. No pairs may be added afterwards.
-
-        The text columns and the type of the labels remain those of this sample. Labels of another type are left out,
-        because they do not belong in the same vocabulary.
-        """
-        self.examples += other.examples
-        self.total += other.total
-        if other.label_type == self.label_type:
-            self.labels += other.labels
-
 
 def _count_characters(pair: Example) -> int:
     return len(pair.src) + len(pair.tgt or "")
 
 
-def learn_from_sample(
-    config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
+def learn_from_samples(
+    config: TokenizerConfig, samples: Sequence[TokenizerSample], report: DataReport | None = None
 ) -> Tokenizers:
-    """Trains tokenizers on a sample, and records their vocabulary sizes in the report.
+    """Trains tokenizers on the samples of one or more corpora.
 
-    Also builds the vocabulary of labels and determines the number of features.
+    Also builds the vocabulary of labels and determines the number of features. The text columns and the type of the
+    labels are those of the first sample. Labels of another type are left out, because they do not belong in the same
+    vocabulary. If there is text, the report receives the kind of tokenizer, the vocabulary sizes, the number of pairs,
+    and how many of them were used.
 
     Raises:
         RecipeError: the tokenizers cannot be trained with these settings, for example because `vocab_size` does not fit
-            the sample, because the kind exists only in imported models, or because a special token occurs in the text.
+            the samples, because a kind exists only in imported models, or because the samples contain the name of a
+            special token; see `_require_no_special_tokens`.
         DataError: there is no text to train on, sentencepiece cannot train on it, or the features of the first example
             cannot be read.
     """
-    if config.is_imported:
-        raise RecipeError(
-            f"tokenizer.kind: {config.kind} exists only in imported models and cannot be trained; use bpe"
-        )
+    text_columns = samples[0].text_columns
+    column_configs = {column: config.for_column(column) for column in text_columns}
+    for any_config in (config, *column_configs.values()):
+        if any_config.is_imported:
+            raise RecipeError(
+                f"tokenizer.kind: {any_config.kind} exists only in imported models and cannot be trained; use bpe"
+            )
+    examples = list(chain.from_iterable(sample.examples for sample in samples))
     lines_by_column: dict[str, list[str]] = {}
-    for column in sample.text_columns:
-        texts = [getattr(example, column) for example in sample.examples]
+    for column in text_columns:
+        texts = [getattr(example, column) for example in examples]
         lines_by_column[column] = [text for text in texts if text is not None]
     tokenizers: dict[str, Tokenizer] = {}
-    if config.joint and len(lines_by_column) == 2:  # as in `Tokenizers.load`
+    if config.joint and len(text_columns) == 2:  # as in `Tokenizers.load`
         all_lines = list(chain.from_iterable(lines_by_column.values()))
-        tokenizers = dict.fromkeys(lines_by_column, _learn(config, all_lines, "text"))
+        joint_tokenizer = _learn(config, all_lines, "text")
+        # Both columns must have the same object, because `Tokenizers.shared` compares vocabularies by identity.
+        tokenizers = dict.fromkeys(text_columns, joint_tokenizer)
     else:
         descriptions = {"src": "source text", "tgt": "target text"}
         for column, lines in lines_by_column.items():
-            column_config = config.for_column(column)
-            tokenizers[column] = _learn(column_config, lines, descriptions[column])
-    labels = None
-    if sample.label_type is not None:
-        labels = LabelVocabulary.build(sample.labels)
+            tokenizers[column] = _learn(column_configs[column], lines, descriptions[column])
     n_features = 0
-    if sample.examples:
-        # All examples have the same number of features: `require_one_layout` compares the first examples of the files,
-        # and `FeaturesFile.read` all others. This reads the example's file.
-        rows = sample.examples[0].features
-        if rows is not None:
-            n_features = rows.shape[1]
+    if examples:
+        # All examples have the same number of features: callers call `require_one_layout`, which compares the first
+        # examples of all files, and `FeaturesFile.read` compares the other examples of a file with its first one.
+        features = examples[0].features  # read from the file
+        if features is not None:
+            n_features = features.shape[1]
     if report is not None and tokenizers:
-        # Reports are stored with these keys. The kind is the common one, even if a column has a kind of its own.
+        # Reports are stored with these keys. "kind" is the shared setting, even if a column overrides it.
         facts: dict[str, Any] = {"kind": config.kind}
         for column, tokenizer in tokenizers.items():
             facts[f"{column}_size"] = len(tokenizer.vocabulary)
         # A pair that was sampled several times counts once; its repetitions are adjacent.
-        facts["pairs_used"] = sum(1 for _ in groupby(sample.examples, key=id))
-        facts["pairs"] = sample.total
+        facts["pairs_used"] = sum(1 for _ in groupby(examples, key=id))
+        facts["pairs"] = sum(sample.total for sample in samples)
         report.tokenizer = facts
-    return Tokenizers(config=config, columns=tokenizers, labels=labels, features=n_features)
+    return Tokenizers(
+        config=config, columns=tokenizers, labels=_label_vocabulary(samples), features=n_features
+    )
+
+
+def _label_vocabulary(samples: Sequence[TokenizerSample]) -> LabelVocabulary | None:
+    """Returns the vocabulary of all labels that have the same type as those of the first sample."""
+    first_type = samples[0].label_type
+    if first_type is None:
+        return None
+    counts: Counter[str] = Counter()
+    for sample in samples:
+        if sample.label_type == first_type:
+            counts.update(sample.labels)
+    return LabelVocabulary.build(counts)
 
 
 def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
-    """Returns a note on vocabularies of kind bpe or unigram that are smaller than `vocab_size`; "" if these are full.
-
-    There is no note on vocabularies of other kinds.
-    """
+    """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none."""
     facts: list[str] = []
     for column, tokenizer in tokenizers.items():
         settings = config if tokenizers.shared else config.for_column(column)
@@ -178,17 +191,42 @@ def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
-    if config.cuts_words:  # `Vocabulary.build` leaves out words that are names of special tokens
-        return WordTokenizer.learn(config, lines, what)
-    for name in config.special_tokens:
-        # sentencepiece would remove the name from the text, so that its letters might become unknown; a WordPiece
-        # vocabulary might contain the name twice. Only the sample is searched. Names in brackets are not searched for,
-        # because they are rare.
-        if name[0] not in "<[" and any(name in line for line in lines):
-            raise RecipeError(
-                f"tokenizer.specials: the {what} contains {name!r}, but a special token must not occur in a text; "
-                f"rename the special token or tag, for example to <{name}>"
-            )
-    if config.kind == "wordpiece":
-        return WordPieceTokenizer.learn(config, lines, what)
-    return SentencePieceTokenizer.learn(config, lines, what)
+    """Trains a tokenizer on lines; `what` describes them in messages."""
+    kind = config.kind
+    # `learn_from_samples` rejects the kinds of imported models.
+    assert kind != "marian"
+    assert kind != "huggingface"
+    match kind:
+        case "word" | "whitespace" | "pieces":
+            # The lines may contain names of special tokens: `Vocabulary.build` leaves such words out.
+            return WordTokenizer.learn(config, lines, what)
+        case "wordpiece":
+            _require_no_special_tokens(config, lines, what)
+            return WordPieceTokenizer.learn(config, lines, what)
+        case "bpe" | "unigram" | "char":
+            _require_no_special_tokens(config, lines, what)
+            return SentencePieceTokenizer.learn(config, lines, what)
+        case _:
+            assert_never(kind)
+
+
+def _require_no_special_tokens(config: TokenizerConfig, lines: Sequence[str], what: str) -> None:
+    """Raises a RecipeError if a line contains the name of a special token that does not begin with "<" or "[".
+
+    sentencepiece would remove the name from the text, so that its letters might become unknown; a WordPiece vocabulary
+    might contain the name twice. Names that begin with a bracket are not searched for, because texts rarely contain
+    them. Only the sample is searched, not the whole corpus.
+    """
+    names = [name for name in config.special_tokens if name[0] not in "<["]
+    if not names:
+        return
+    for line in lines:
+        # The tokenizer reads the text in this form, so the name matters only if it occurs in this form.
+        text = line.lower() if config.lowercase else line
+        text = normalize(text.replace(WORD_START, " "), config.normalization)
+        for name in names:
+            if name in text:
+                raise RecipeError(
+                    f"tokenizer.specials: the {what} contains {name!r}, but a special token must not occur in a text; "
+                    f"rename the special token or tag, for example to <{name}>"
+                )

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import assert_never
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_errors
@@ -37,7 +38,7 @@ class Tokenizers(dict[str, Tokenizer]):
     """Tokenizers by text column, with their settings `config`.
 
     `labels` is the vocabulary of labels, if there are any. `features` is the number of features in a row, or 0. If the
-    vocabulary is joint, both columns have the same tokenizer, or for imported models two tokenizers that share their
+    vocabulary is joint, both columns have the same tokenizer or, in imported models, two tokenizers that share a
     vocabulary.
     """
 
@@ -124,7 +125,7 @@ class Tokenizers(dict[str, Tokenizer]):
         return contents
 
     def save(self, folder: Path) -> None:
-        """Writes to a folder the files that `load` reads."""
+        """Saves the tokenizers in a folder, from which `load` reads them."""
         settings = self.config.model_dump()
         if len(self) != 2:
             settings["texts"] = [*self]
@@ -195,19 +196,23 @@ def load_tokenizer(
         table: vocabulary of an imported model, whose ids differ from the ids in the file.
         column: text column of the tokenizer; needed only for a `huggingface` tokenizer.
     """
-    if config.cuts_words or config.kind == "wordpiece":
-        word_tokenizer = WordTokenizer if config.cuts_words else WordPieceTokenizer
-        vocabulary = Vocabulary.load(stem.with_suffix(word_tokenizer.suffix), config.special_tokens)
-        return word_tokenizer(config, vocabulary)
-    suffix = (
-        HuggingFaceTokenizer.suffix
-        if config.kind == "huggingface"
-        else SentencePieceTokenizer.suffix
-    )
-    path = stem.with_suffix(suffix)
+    kind = config.kind
+    match kind:
+        case "word" | "whitespace" | "pieces":
+            path = stem.with_suffix(WordTokenizer.suffix)
+            return WordTokenizer(config, Vocabulary.load(path, config.special_tokens))
+        case "wordpiece":
+            path = stem.with_suffix(WordPieceTokenizer.suffix)
+            return WordPieceTokenizer(config, Vocabulary.load(path, config.special_tokens))
+        case "huggingface":
+            path = stem.with_suffix(HuggingFaceTokenizer.suffix)
+        case "bpe" | "unigram" | "char" | "marian":
+            path = stem.with_suffix(SentencePieceTokenizer.suffix)
+        case _:
+            assert_never(kind)
     content = read_vocabulary_file(path)
     try:
-        if config.kind == "huggingface":
+        if kind == "huggingface":
             assert table is not None, "a Hugging Face tokenizer needs a vocabulary"
             return HuggingFaceTokenizer(config, content, table, column)
         return SentencePieceTokenizer(config, content, table)

@@ -22,7 +22,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """The tokens in the order of their ids: PAD, UNK, BOS and EOS, the `further` special tokens, the tokens of texts.
+    """The tokens in the order of their ids: PAD, UNK, BOS, EOS, the `further` special tokens, then the tokens of texts.
 
     Tokens are distinct and not empty. Special tokens are never recognized in a text.
     """
@@ -55,7 +55,7 @@ class Vocabulary:
         min_frequency: int = 1,
         further: Sequence[str] = (),
     ) -> V:
-        """Builds a vocabulary from the most frequent tokens; tokens with equal counts are sorted by code point.
+        """Builds a vocabulary from the most frequent tokens; ties are broken by code point.
 
         `max_size` includes the special tokens.
         """
@@ -194,7 +194,8 @@ class LabelVocabulary(Vocabulary):
             if label not in self:
                 train_labels = shorten(", ".join(self.tokens))
                 raise DataError(
-                    f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct the label"
+                    f"{place}: the label {shorten(label)!r} does not occur in the training data (known labels: "
+                    f"{train_labels}); correct it, or add training examples with this label"
                 )
         return self.ids(labels)
 

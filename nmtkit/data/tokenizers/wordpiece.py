@@ -1,9 +1,9 @@
 """WordPiece, and the merges by which subword vocabularies are learned.
 
 Schuster and Nakajima 2012, "Japanese and Korean Voice Search", section 3, and Wu et al. 2016, section 4.1: the
-vocabulary starts with all characters. Each step merges the two neighbouring symbols that increase the likelihood of the
-text most. A word is split from left to right, always taking the longest token of the vocabulary. BPE (Sennrich et al.
-2016, Algorithm 1) merges the most frequent neighbours instead.
+vocabulary starts with all characters. Each step merges the pair of neighbouring symbols that increases the likelihood
+of the text most. A word is split from left to right, always taking the longest matching token of the vocabulary. BPE
+(Sennrich et al. 2016, Algorithm 1) merges the most frequent pair instead.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Merges:
         self._pair_symbols = np.zeros((64, 2), np.int64)
         """Numbers of the two symbols in each pair."""
         self._pair_words: list[set[int]] = []
-        """Numbers of the words that contain each pair or have contained it."""
+        """Numbers of the words that contain each pair or once contained it."""
         for number in range(len(self.words)):
             self._count(number, 1)
 
@@ -87,8 +87,8 @@ class Merges:
     def most_likely(self) -> Pair | None:
         """Returns the pair a, b whose merge increases the likelihood most; None if no merge increases it.
 
-        The gain is `c(ab) log(c(ab) N / (c(a) c(b)))`, with the counts c and the total count N of symbols. If several
-        pairs have the same gain, the pair that was seen first is returned.
+        The gain is `c(ab) log(c(ab) N / (c(a) c(b)))`, where c are counts and N is the total count of symbols. Ties are
+        broken in favour of the pair that was seen first.
         """
         n_pairs = len(self._pair_numbers)
         if n_pairs == 0:
@@ -109,14 +109,14 @@ class Merges:
 
 
 def _with_row(array: "np.ndarray[Any, Any]", row: int) -> "np.ndarray[Any, Any]":
-    """Returns the array, or a copy of twice the length, padded with zeros, if it does not have this row."""
+    """Returns the array if it has this row; otherwise, a copy padded with zeros to twice the length."""
     if row < len(array):
         return array
     return np.concatenate([array, np.zeros_like(array)])
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Splits text into words and punctuation like a `word` tokenizer, and then these into subwords.
+    """Splits text into words and punctuation like a `word` tokenizer, and then splits these into subwords.
 
     A word that cannot be split into tokens of the vocabulary becomes unknown as a whole.
     """
@@ -126,7 +126,7 @@ class WordPieceTokenizer(WordTokenizer):
     def learn(
         cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
     ) -> "WordPieceTokenizer":
-        """Learns a vocabulary in the order of the merges; raises a RecipeError if not all characters fit into it."""
+        """Learns a vocabulary by merging symbols; raises a RecipeError if it is too small for all characters."""
         specials = [*SPECIALS, *config.special_tokens]
         # A tokenizer with an empty vocabulary can already split lines.
         splitter = cls(config, Vocabulary(specials, config.special_tokens))
@@ -159,9 +159,9 @@ class WordPieceTokenizer(WordTokenizer):
         return list(chain.from_iterable(map(self._cut, words)))
 
     def _cut(self, word: str) -> list[str]:
-        """Splits a word from left to right, always taking the longest token (Wu et al. 2016, section 4.1).
+        """Splits a word from left to right, always taking the longest matching token (Wu et al. 2016, section 4.1).
 
-        Returns the whole word if no token matches the beginning of what remains.
+        Returns the whole word if at some point no token matches the beginning of the rest.
         """
         tokens = []
         begin = 0
@@ -189,8 +189,8 @@ class Merge:
 def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
     """Yields the merges of a `bpe` or `wordpiece` tokenizer, in order, as they apply to a text.
 
-    Skips tokens that no two neighbouring symbols of the text would form. Raises a RecipeError for other kinds of
-    tokenizers.
+    Skips tokens that cannot be formed from two neighbouring symbols of the text. Raises a RecipeError for tokenizers of
+    other kinds.
     """
     if tokenizer.config.kind not in ("bpe", "wordpiece"):
         raise RecipeError(
@@ -202,7 +202,8 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
         words.update(WORD_START + word for word in line_words)
     merges = Merges(words)
     for token in tokenizer.vocabulary.tokens[tokenizer.vocabulary.n_specials :]:
-        # The vocabulary does not record which two symbols form the token: assume the pair that is most frequent now.
+        # The vocabulary does not record which two symbols formed the token, so assume the pair that is now the most
+        # frequent one.
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         if not pairs:
             continue

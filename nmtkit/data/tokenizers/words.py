@@ -1,9 +1,9 @@
 """Maps words to their tokens, in a text or in a list of tokens.
 
-Word alignments count words separated by white space (`str.split`). Words are tokenized separately, which gives the same
-tokens as tokenizing the line, because tokenizers do not merge characters across white space. There are two exceptions:
-some imported tokenizers, and sentencepiece without normalization, which merges across white space other than plain
-spaces. Links of such lines are rejected. In a list of tokens, the mark "▁" shows where words begin.
+Word alignments refer to words by their index in the line split at white space (`str.split`). Words are tokenized
+separately, which gives the same tokens as tokenizing the whole line, because tokenizers do not merge characters across
+white space; the only exceptions are some imported tokenizers. Lines with links are rejected if tokenizing them word by
+word gives different tokens. In a list of tokens, the mark "▁" shows where words begin.
 """
 
 import unicodedata
@@ -23,7 +23,7 @@ from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS
 
 PieceShare = tuple[int, list[float]]
-"""The pieces of a word: index of the first piece, and the word's share of this piece and of each following piece."""
+"""The pieces of a word: the index of the first piece, and the word's share of that piece and of each following one."""
 
 WORDS_AT_ONCE = 128
 """Number of words whose pieces are summed at a time. A table of all words and pieces would grow quadratically with the
@@ -74,7 +74,7 @@ def cut_words(
         ids = list(chain.from_iterable(word_ids[word] for word in words))
         if tokenizer.config.kind == "huggingface" and ids != tokenizer.encode(" ".join(words)):
             raise DataError(
-                f"{place}: the tokenizer of this imported model splits the line differently from its individual "
+                f"{place}: the tokenizer of this imported model splits the line differently from the individual "
                 "words, so tokens cannot be assigned to words; use plot-attention, which shows tokens"
             )
         parts_by_word: list[tuple[str, ...]] = [(word,) for word in words]
@@ -133,12 +133,12 @@ def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tup
             joined += part
         if joined != word:
             raise DataError(
-                f"{place}: the file of words has {' '.join(parts)!r} where the text has {word!r}; {hint}"
+                f"{place}: the words file has {' '.join(parts)!r} where the text has {word!r}; {hint}"
             )
         parts_by_word.append(tuple(parts))
     if remaining:
         raise DataError(
-            f"{place}: the file of words has {' '.join(remaining)!r} where the text ends; {hint}"
+            f"{place}: the words file has {' '.join(remaining)!r} where the text ends; {hint}"
         )
     return parts_by_word
 
@@ -201,7 +201,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
 
 
 def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
-    """Returns a table `(W, P)` with the share of each word in each piece, up to the last piece of any word."""
+    """Returns a table `(W, P)` with each word's share of each piece, up to the last piece of any word."""
     ends = [first + len(parts) for first, parts in words]
     n_pieces = max(ends, default=0)
     table = np.zeros((len(words), n_pieces))  # (W, P)
@@ -215,8 +215,8 @@ def merge_to_words(
 ) -> NDArray[np.float64]:
     """Converts attention between pieces `(T', S')` to attention between words `(T, S)`.
 
-    The columns of a source word's pieces are summed, the rows of a target word's pieces are averaged. A piece that
-    belongs to two words contributes to each according to its share. The row of a word without pieces is 0.
+    The columns of a source word's pieces are summed; the rows of a target word's pieces are averaged. A piece that
+    belongs to two words contributes to each word according to that word's share. The row of a word without pieces is 0.
     """
     pieces_by_word = [sum(parts) for _, parts in tgt_shares]
     lengths = np.array(pieces_by_word)[:, None]  # (T, 1)
@@ -252,8 +252,8 @@ def word_spans(tokens: Sequence[str]) -> list[range]:
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
     """Returns the token range of each word that a reader would see.
 
-    Differs from `word_spans` in that "<s>" and "</s>" are words, and that each token is a word in scripts written
-    without spaces (such as Han, kana and Thai); punctuation belongs to the token before it.
+    Differs from `word_spans` in that "<s>" and "</s>" are words, and that in scripts written without spaces (such as
+    Han, kana and Thai) each token is a word; punctuation belongs to the token before it.
     """
     begins = []
     for position, token in enumerate(tokens):

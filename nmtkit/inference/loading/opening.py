@@ -1,4 +1,4 @@
-"""Finds a run, opens its model for inference, and chooses engine, precision, languages and processes."""
+"""Finds a run, opens its model for inference, and chooses the engine, precision, languages and processes."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from nmtkit.config.tasks.task import TASKS
 from nmtkit.core import device as devices
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.data.text.config import language_of_tag, language_tag
+from nmtkit.data.tokenizers.embedding_rows import copy_first_input
 from nmtkit.data.tokenizers.languages import (
     begins_with_language,
     chosen_languages,
-    copy_first_input,
     forces_first_token,
     in_direction,
     language_names,
@@ -128,7 +128,7 @@ def _in_direction(
     if options.source_language is not None:
         raise RecipeError(
             f"--from {options.source_language}: only imported multilingual models have tokens for source languages; "
-            "remove it"
+            "remove this option"
         )
     return tokenizers, "" if options.to is None else language_tag(options.to)
 
@@ -165,7 +165,7 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
     device = chosen_devices[0]
     if (options.workers or 1) > 1 and (len(chosen_devices) > 1 or device.type != "cpu"):
         raise NmtkitError(
-            f"--workers works only on a single CPU, but --device is {options.device}; remove one of them"
+            f"--workers works only on a single CPU, but --device is {options.device}; remove one of these options"
         )
     if len(chosen_devices) > 1:
         return _open_for_devices(run, options, chosen_devices, notify)
@@ -203,15 +203,15 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
         multi_head = as_multi_head(decoder)
         if multi_head is None:
             raise RecipeError(
-                f"{decoder.config.kind} does not have several attention layers and heads to choose from; remove the "
-                "layer and the head"
+                f"{decoder.config.kind} does not have several attention layers and heads to choose from; remove "
+                "--layer and --head"
             )
         multi_head.show(options.layer, "mean" if options.head is None else options.head)
     precision = _requested_precision(decoder, options.precision)
     devices.prepare(device, threads=options.threads)
     output_layers = []
     if shortlist is not None:
-        # A shortlist reads single rows of the output layers, so these layers must not be packed.
+        # A shortlist reads individual rows of the output layers, so these layers must not be packed.
         output_layers = [
             getattr(member, "output", None) or member for member in members_of(decoder)
         ]
@@ -279,7 +279,7 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
         if is_required:
             if options.engine != CTRANSLATE2:
                 reason = f"precision {options.precision} needs {CTRANSLATE2}: {reason}"
-            raise NmtkitError(f"{reason}; omit what is not supported, or use --engine nmtkit")
+            raise NmtkitError(f"{reason}; remove the unsupported options, or use --engine nmtkit")
         notify(f"engine nmtkit: {reason}")
         return None
     for message in messages:
@@ -326,9 +326,7 @@ def _with_language_model(
 ) -> ShallowFusion:
     """Combines a model with the language model in the options by shallow fusion."""
     if options.lm is None:
-        raise RecipeError(
-            "lm_weight is the weight of a language model; specify the run of the language model, too (--lm RUN)"
-        )
+        raise RecipeError("lm_weight requires a language model; specify its run, too (--lm RUN)")
     run, _ = find_run(options.lm)
     path = run.folder.path
     lm, lm_tokenizers, _ = run.open_for_inference(device)
@@ -363,7 +361,7 @@ def _search_config(
         hypotheses_per_group = math.ceil(options.n_best / config.n_groups)
         beam_size = hypotheses_per_group * config.n_groups
         notify(
-            f"using beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}"
+            f"using beam size {beam_size} instead of {config.beam_size} because of --n-best {options.n_best}"
         )
         config = config.changed({"beam_size": beam_size})
     reads_source_text = TASKS.get(trained.task).columns[0].name == "src"
@@ -375,14 +373,14 @@ def _search_config(
     if recipe_chooses_mbr and options.n_best == config.n_hypotheses > 1:
         metric = trained.search.metric if isinstance(trained.search, MbrConfig) else "chrf"
         raise RecipeError(
-            f"the recipe's `search.kind: mbr` chooses one of the samples; specify --mbr {metric}, or --mbr none to "
-            "get all samples"
+            f"you asked for all {options.n_best} samples, but the recipe's `search.kind: mbr` chooses one of them; add "
+            f"--mbr none to get all samples, or --mbr {metric} to have them ranked by MBR"
         )
     return config
 
 
 def build_workers(options: DecodingOptions, device: torch.device) -> Workers | None:
-    """Returns the worker processes for decoding on one device; None if this process decodes by itself."""
+    """Returns the worker processes for decoding on one device; None if this process decodes on its own."""
     if device.type != "cpu" or options.workers == 1:
         return None
     if options.workers is not None:
@@ -420,6 +418,6 @@ def _requested_precision(
     if precision in get_args(CTranslate2Precision):
         raise RecipeError(
             f"precision {precision}: nmtkit itself supports only fp32, fp16 and bf16; use CTranslate2 "
-            "(`--engine auto`, `pip install 'nmtkit[fast]'`), or remove the precision"
+            "(`--engine auto`, `pip install 'nmtkit[fast]'`), or remove --precision"
         )
     return cast(Precision, precision)

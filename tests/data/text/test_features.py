@@ -66,9 +66,12 @@ def test_an_npz_file_is_read_by_number_or_in_its_order(tmp_path: Path) -> None:
         ),
         (np.zeros((4, 2), np.int32), "the data type is int32"),
         (np.zeros((4, 2), ">f4"), "the data type is >f4"),
-        (np.zeros(4, np.float32), r"a.npy: the array has the shape \(4,\); an .npy file must have"),
+        (
+            np.zeros(4, np.float32),
+            r"a.npy: the array has the shape \(4,\); the array in an .npy file must",
+        ),
         (np.zeros((4, 0, 2), np.float32), r"a.npy, example 1: the array has the shape \(0, 2\)"),
-        (np.array([{}, 1], object), r"a.npy: cannot read it as .npy or .npz: .*Python objects"),
+        (np.array([{}, 1], object), r"a.npy: cannot be read as .npy or .npz: .*Python objects"),
     ],
     ids=["float64", "integers", "big-endian", "one-axis", "no-rows", "objects"],
 )
@@ -88,16 +91,16 @@ def test_files_that_are_damaged_or_no_arrays(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(DataError, match=r"c.npy: cannot read it as .npy or .npz"):
+        with pytest.raises(DataError, match=r"c.npy: cannot be read as .npy or .npz"):
             list(read_blocks("train", SplitFiles(features=[str(path)])))
     np.savez_compressed(tmp_path / "e.npz", np.arange(4000, dtype=np.float32).reshape(-1, 2))
     whole = (tmp_path / "e.npz").read_bytes()
     for at in range(60, 1000, 31):
         (tmp_path / "e.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-        with pytest.raises(DataError, match=r"e.npz.*cannot read it"):
+        with pytest.raises(DataError, match=r"e.npz.*cannot be read"):
             list(read_blocks("train", SplitFiles(features=[str(tmp_path / "e.npz")])))
     (tmp_path / "d.npz").write_bytes(packed)
-    with pytest.raises(DataError, match=r"d.npz.*cannot read it"):
+    with pytest.raises(DataError, match=r"d.npz.*cannot be read"):
         list(read_blocks("train", SplitFiles(features=[str(tmp_path / "d.npz")])))
 
 
@@ -260,7 +263,7 @@ def test_a_picture_is_rows_of_pixels(tmp_path: Path) -> None:
     ):
         read(listed)
     (tmp_path / "1.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"d.txt, example 2: cannot read it: .*1.png"):
+    with pytest.raises(DataError, match=r"d.txt, example 2: cannot be read: .*1.png"):
         read(listed)
     with pytest.raises(
         DataError, match=r"uint8; save features as float16 or float32, and images as uint8"
@@ -273,7 +276,7 @@ def test_a_list_whose_first_picture_cannot_be_read(tmp_path: Path, content: byte
     if content is not None:
         (tmp_path / "0.png").write_bytes(content)
     listed = text(tmp_path / "d.txt", "0.png")
-    with pytest.raises(DataError, match=r"d.txt, example 1: cannot read it: .*0.png") as refused:
+    with pytest.raises(DataError, match=r"d.txt, example 1: cannot be read: .*0.png") as refused:
         list(read_blocks("train", SplitFiles(features=[listed])))
     assert ".npy" not in str(refused.value)
 
