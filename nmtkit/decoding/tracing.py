@@ -1,6 +1,12 @@
 """Traces the search on one sentence step by step, including the continuations that rules forbade.
 
-Notation as in `nmtkit.decoding.beam_search`, with B = 1, so N = W.
+Notation as in `nmtkit.decoding.beam_search`. Since there is only one sentence, B = 1 and N = W.
+
+    K  hypotheses in the beam, or samples: `SearchConfig.n_hypotheses`
+    W  hypotheses that a step continues: 1 in the first step, K in all others
+    C  places for candidates in a step: 2K, or K when sampling
+    X  columns of the scores in a step: the target vocabulary or the words of a shortlist, and the words that can be
+       copied
 """
 
 from collections.abc import Sequence
@@ -12,13 +18,7 @@ from torch import Tensor
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.beam_search import BeamSearch, StepResult
-from nmtkit.decoding.hypotheses import (
-    Hypothesis,
-    SentenceRecord,
-    StepSpan,
-    begin_records,
-    read_hypotheses,
-)
+from nmtkit.decoding.hypotheses import Hypothesis, StepSpan, begin_records, read_hypotheses
 from nmtkit.decoding.rules import (
     INFINITY,
     ForbiddenTokens,
@@ -30,48 +30,65 @@ from nmtkit.decoding.rules import (
 from nmtkit.decoding.search_state import SearchState
 from nmtkit.decoding.settings import SearchConfig
 
-ALLOWED = -1
-"""Index of the rule that forbids a continuation if no rule forbids it."""
+NO_RULE = -1
+"""Represents "no rule" among the indices of rules."""
 
 
 @dataclass(frozen=True)
 class TracedCandidate:
-    """A continuation of a hypothesis that was a candidate in a step, or that a rule forbade."""
+    """A continuation of a hypothesis in one step: either a candidate, or a continuation that a rule forbade."""
 
     token: int
     """The id of the token; an extended id if the model copies."""
     parent: int
     """Beam index of the hypothesis that the candidate continues; 0 in the first step."""
     token_log_prob: float
-    """The log-probability with which the token counts, without penalties.
+    """The log-probability with which the token counts in the search, without penalties.
 
-    It is the model's own, with three exceptions: an EOS forced at the length limit and the tokens of a certain prefix
-    count as 0, and a required token whose probability is zero counts as in `nmtkit.decoding.rules.allow_if_possible`.
+    It is the model's own log-probability, with three exceptions:
+
+    - An EOS that is forced at the length limit, by `at_limit: end`, counts as 0.
+    - The tokens of a prefix count as 0 with the setting `certain_prefix`.
+    - If the model gives a probability of zero to a token of a prefix, or to EOS when all other tokens are forbidden,
+      the token counts as in `nmtkit.decoding.rules.allow_if_possible`.
     """
     log_prob: float
-    """Sum of these log-probabilities over all tokens of the hypothesis."""
+    """Sum of `token_log_prob` over all tokens of the hypothesis."""
     beam_index: int | None = None
-    """Index of the candidate among the survivors of the step, which form the beam of the next step if there is one;
-    None if it did not survive. When sampling, all candidates survive, even those that ended and are not continued.
-    Meaningless in the last step with `at_limit: end`, in which all candidates end."""
+    """Index of the candidate in the beam after the step; None if it did not survive.
+
+    Finished hypotheses do not survive. The survivors are the hypotheses that the next step continues, with two
+    exceptions: a group of diverse beam search is not continued once it has enough finished hypotheses, and after the
+    last step nothing is continued.
+    """
     ended: bool = False
     """Whether the candidate became a finished hypothesis."""
     group: int = 0
     """Group of the candidate in diverse beam search; 0 if a rule forbade it."""
     ranking_score: float = -INFINITY
-    """Ranking score of the hypothesis; minus infinity if a rule forbade it, or if it does not contain all required
-    terms."""
+    """Ranking score of the hypothesis. It is minus infinity if a rule forbade the continuation. With required terms, it
+    is also minus infinity if the hypothesis lacks one of them and another candidate of the step has them all."""
     rule: str = ""
-    """Name of the setting whose rule forbade the continuation, or "" if it was a candidate."""
+    """Name of the setting whose rule forbade the continuation, "prefix" if the sentence's prefix forbade it, or "" if
+    it was a candidate."""
 
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """All decisions made in the search on one sentence."""
+    """The decisions made in the search on one sentence."""
 
     steps: list[list[TracedCandidate]]
-    """The candidates of each step in the order of `Candidates`, followed by at most K of the continuations that rules
-    forbade, the most likely ones first."""
+    """The candidates of each step in the order of `Candidates`, followed by forbidden continuations, the most likely
+    ones first.
+
+    Of the K most likely forbidden continuations, those that are at least as likely as the worst candidate of the step
+    are recorded, or all K of them if one of the C places for candidates is empty; see `trace_search`. The following are
+    never recorded, although they are forbidden:
+
+    - PAD and BOS;
+    - continuations that only terms forbid;
+    - continuations that a registered rule forbids only because of what earlier rules have changed.
+    """
     hypotheses: list[Hypothesis]
     """The hypotheses that the search found, best first, at most K: finished ones and those cut at the length limit.
 
@@ -85,12 +102,12 @@ class SearchTrace:
 def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> SearchTrace:
     """Runs the search on the only sentence of a batch, and records the candidates of every step.
 
-    The first `search.n_best` hypotheses are the same as those of `Engine.run` for a sentence with this number, which
-    seeds random samples. The model must be in eval mode.
+    The first `search.n_best` hypotheses are the same as those of `Engine.run`, except that sums are rounded differently
+    in batches of different sizes. Random samples depend on `sentence_number`, the sentence's number in `Engine.run`.
     """
     assert batch.size == 1, f"the batch must have exactly one sentence, but has {batch.size}"
+    assert not search.model.training, "the model is in training mode: call model.eval() first"
     config = search.config
-    vocabulary_size = search.model.sizes["tgt"]
     state = search.begin(batch)
     number = torch.full_like(state.sentences.number, sentence_number)  # (B,)
     state.sentences = replace(state.sentences, number=number)
@@ -102,25 +119,27 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     is_done = False
     while not is_done:
         parent_log_probs.append(state.sentences.scores[0])
-        forbidden.append(_forbidden_continuations(search, state, max_count=config.n_hypotheses))
+        forbidden.append(_forbidden_continuations(search, batch, state))
         results.append(search.step(state))
         is_done = bool(state.sentences.done[0])
 
-    # 2. The hypotheses. The first step is not in a span, because its result is part of the sentence's record.
+    # 2. The hypotheses. The result of the first step belongs to the sentence's record, all others to one span.
+    first_result = results[0]
+    span = StepSpan(start=0, results=results[1:])
     (record,) = begin_records(
         search.model,
         batch,
         numbers=[sentence_number],
         limits=state.limits,
-        first_result=results[0],
+        first_result=first_result,
         start=0,
     )
-    record.end = len(results) - 1  # the number of shared steps, as in `nmtkit.decoding.slots.Slots`
+    record.end = len(span.results)
     (hypotheses,) = read_hypotheses(
         [record],
-        [StepSpan(start=0, results=results[1:])],
+        [span],
         n_best=config.n_hypotheses,
-        vocabulary_size=vocabulary_size,
+        vocabulary_size=search.model.sizes["tgt"],
         config=config,
     )
 
@@ -129,46 +148,60 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     for result, log_probs, forbidden_in_step in zip(
         results, parent_log_probs, forbidden, strict=True
     ):
-        candidates = _traced_candidates(result, log_probs, config)
+        candidates = _traced_candidates(search, batch, result, log_probs)
+        if batch.terms is not None:
+            candidates = _without_repetitions(candidates)
         # Only forbidden continuations that the step would probably have considered: those that are at least as likely
-        # as its worst candidate. This does not take into account penalties, groups and the randomness of samples. With
-        # fewer than C continuations, and in the last step with `at_limit: end`, the worst log-probability may be minus
-        # infinity, and then all forbidden ones are recorded.
+        # as its worst candidate. This does not take into account penalties, groups and the randomness of samples. An
+        # empty place among the C places for candidates has a log-probability of minus infinity, and then all forbidden
+        # continuations are recorded. A place is empty if
+        # - there are fewer than C continuations,
+        # - a sample has ended in an earlier step,
+        # - a group of diverse beam search has enough finished hypotheses from earlier steps, or
+        # - this is the last step with `at_limit: end`, which has one candidate for each hypothesis.
         worst_log_prob = float(result.candidates.scores[0].min())
         for candidate in forbidden_in_step:
             if candidate.log_prob >= worst_log_prob:
                 candidates.append(candidate)
-        steps.append(_with_extended_ids(candidates, record, vocabulary_size))
+        steps.append(candidates)
     return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=state.limits[0])
 
 
 def _traced_candidates(
-    result: StepResult, parent_log_probs: Tensor, config: SearchConfig
+    search: BeamSearch, batch: Batch, result: StepResult, parent_log_probs: Tensor
 ) -> list[TracedCandidate]:
     """Returns the candidates of a step, given the log-probabilities `(W,)` of the hypotheses before it."""
+    config = search.config
     candidates = result.candidates
+    # If there are fewer than K survivors, other candidates fill their places. The scores of such places are minus
+    # infinity.
+    beam_indices: dict[int, int] = {}  # by the index of the candidate
     survivors = candidates.survivors[0].tolist()
-    beam_indices = {survivor: beam_index for beam_index, survivor in enumerate(survivors)}
+    survivor_log_probs = candidates.survivor_scores[0].tolist()
+    for beam_index, log_prob in enumerate(survivor_log_probs):
+        if log_prob > -INFINITY:
+            beam_indices[survivors[beam_index]] = beam_index
+
     candidates_per_group = candidates.columns.shape[1] // config.n_groups
     hypotheses_per_group = config.n_hypotheses // config.n_groups
     has_one_parent = len(parent_log_probs) == 1  # in the first step, and with a beam of size 1
     tokens = result.tokens[0].tolist()
     parents = candidates.parents[0].tolist()
-    # May be NaN for candidates that are missing in a step with fewer than C continuations; the loop below skips them.
+    # NaN for the empty places of hypotheses that are not continued; the loop below skips all empty places.
     token_log_probs = (candidates.scores - parent_log_probs[candidates.parents])[0].tolist()
     log_probs = candidates.scores[0].tolist()
     ended = candidates.ended[0].tolist()
     ranking_scores = result.ranking[0].tolist()
     traced = []
     for index, parent in enumerate(parents):
-        if log_probs[index] == -INFINITY:  # missing
+        if log_probs[index] == -INFINITY:  # an empty place
             continue
         # In the first step, all groups continue the same hypothesis, so it does not determine the group. In other steps
         # the index does not determine it: the last step with `at_limit: end` has one candidate for each hypothesis, in
         # the order of the hypotheses.
         group = index // candidates_per_group if has_one_parent else parent // hypotheses_per_group
         candidate = TracedCandidate(
-            token=tokens[index],
+            token=_extended_id(search, batch, tokens[index]),
             parent=parent,
             token_log_prob=token_log_probs[index],
             log_prob=log_probs[index],
@@ -181,12 +214,40 @@ def _traced_candidates(
     return traced
 
 
-def _forbidden_continuations(
-    search: BeamSearch, state: SearchState, max_count: int
-) -> list[TracedCandidate]:
-    """Returns the most likely continuations that rules forbid in the next step, at most `max_count`, best first.
+def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCandidate]:
+    """Returns each candidate of a search with terms once.
 
-    PAD and BOS, which are never allowed, are left out, and so are continuations that only terms forbid.
+    If there are fewer than K survivors or fewer than K candidates that end, such a search fills the empty
+    places with other candidates, which may then have two places. The place at which a candidate survived or ended
+    counts.
+    """
+    chosen_first = sorted(
+        candidates, key=lambda candidate: candidate.beam_index is None and not candidate.ended
+    )
+    by_continuation: dict[tuple[int, int], TracedCandidate] = {}
+    for candidate in chosen_first:
+        by_continuation.setdefault((candidate.parent, candidate.token), candidate)
+    distinct = []
+    for candidate in candidates:
+        if candidate is by_continuation[candidate.parent, candidate.token]:
+            distinct.append(candidate)
+    return distinct
+
+
+def _extended_id(search: BeamSearch, batch: Batch, token: int) -> int:
+    """Converts an id of the search, which numbers unknown words by source position, to an extended id."""
+    source_position = token - search.model.sizes["tgt"]
+    if source_position < 0:
+        return token
+    return int(batch.inputs.copy.extended[0, source_position])
+
+
+def _forbidden_continuations(
+    search: BeamSearch, batch: Batch, state: SearchState
+) -> list[TracedCandidate]:
+    """Returns the most likely continuations that rules forbid in the next step, at most K, best first.
+
+    See `SearchTrace.steps` for those that are left out.
     """
     sentences = state.sentences
     memory = sentences.memory
@@ -198,12 +259,13 @@ def _forbidden_continuations(
     log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
     forbidden_by = _forbidding_rules(search, state, log_probs, rules)  # (W,X)
-    forbidden_by[:, [PAD, BOS]] = ALLOWED
+    forbidden_by[:, [PAD, BOS]] = NO_RULE
 
     total_log_probs = log_probs + sentences.scores[0, :, None]  # (W,X)
-    total_log_probs = total_log_probs.masked_fill(forbidden_by == ALLOWED, -INFINITY)
+    total_log_probs = total_log_probs.masked_fill(forbidden_by == NO_RULE, -INFINITY)
     best_log_probs, flat_indices = total_log_probs.flatten().sort(descending=True, stable=True)
-    n_forbidden = int((best_log_probs[:max_count] > -INFINITY).sum())
+    n_hypotheses = search.config.n_hypotheses
+    n_forbidden = int((best_log_probs[:n_hypotheses] > -INFINITY).sum())
     flat_indices = flat_indices[:n_forbidden]
     n_columns = log_probs.shape[1]
     tokens = memory.ids_of(flat_indices % n_columns).tolist()
@@ -214,7 +276,7 @@ def _forbidden_continuations(
     for rank, log_prob in enumerate(best_log_probs[:n_forbidden].tolist()):
         name, _ = named_rules[rule_indices[rank]]
         candidate = TracedCandidate(
-            token=tokens[rank],
+            token=_extended_id(search, batch, tokens[rank]),
             parent=parents[rank],
             token_log_prob=token_log_probs[rank],
             log_prob=log_prob,
@@ -227,43 +289,45 @@ def _forbidden_continuations(
 def _forbidding_rules(
     search: BeamSearch, state: SearchState, log_probs: Tensor, rules: Sequence[Rule]
 ) -> Tensor:
-    """Returns the index of the first rule that forbids each continuation, or `ALLOWED`, `(W,X)`.
+    """Returns the index in `rules` of the first rule that forbids each continuation, or `NO_RULE`, `(W,X)`.
 
-    Each rule is applied on its own to the model's log-probabilities `log_probs` `(W,X)`. So a continuation counts as
-    allowed if a registered rule forbids it only because of what earlier rules have changed.
+    Each rule is applied to a copy of the model's log-probabilities `log_probs` `(W,X)`, not to the result of the rules
+    that the search applies before it. So if a registered rule forbids a continuation only because of what earlier rules
+    have changed, the result is `NO_RULE`, although the search forbids the continuation.
     """
     live = search.live_hypotheses(state, log_probs)
     forbidden_by = torch.full(
-        log_probs.shape, ALLOWED, dtype=torch.long, device=log_probs.device
+        log_probs.shape, NO_RULE, dtype=torch.long, device=log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
         ruled = rule.apply(log_probs.clone(), live)  # (W,X)
         if rule.may_forbid_all:
             allow_end_if_stuck(ruled, log_probs[:, EOS])
-        is_first = (ruled == -INFINITY) & (forbidden_by == ALLOWED)  # (W,X)
+        is_first = (ruled == -INFINITY) & (forbidden_by == NO_RULE)  # (W,X)
         forbidden_by.masked_fill_(is_first, index)
     # A later rule may allow a continuation that an earlier one forbids.
     is_allowed = search.apply_rules(state, log_probs.clone()) > -INFINITY  # (W,X)
-    return forbidden_by.masked_fill(is_allowed, ALLOWED)
+    return forbidden_by.masked_fill(is_allowed, NO_RULE)
 
 
 def _named_rules(rules: Sequence[Rule], config: SearchConfig) -> list[tuple[str, Rule]]:
-    """Returns the rules that come from settings, each with the name of its setting.
+    """Returns the rules that come from settings or from the sentence's prefix, each with its name in the trace.
 
-    The forced prefix comes first, so that it is named if several rules forbid the same continuation.
+    They are in the order in which the search applies them, except that the forced prefix comes first. So the prefix is
+    named if several rules forbid the same continuation.
     """
     named_rules = []
     for rule in sorted(rules, key=lambda rule: not isinstance(rule, ForcedPrefix)):
-        name = _setting_name(rule, config)
+        name = _rule_name(rule, config)
         if name:
             named_rules.append((name, rule))
     return named_rules
 
 
-def _setting_name(rule: Rule, config: SearchConfig) -> str:
-    """Returns the name of the setting that adds a rule, or "" if every search has the rule.
+def _rule_name(rule: Rule, config: SearchConfig) -> str:
+    """Returns the name of the setting that adds a rule, "prefix" for a prefix, or "" if every search has the rule.
 
-    If both `min_length` and `min_length_ratio` are set, it is `min_length`.
+    If both `min_length` and `min_length_ratio` are set, the name is `min_length`.
     """
     if isinstance(rule, ForbiddenTokens) and not config.forbid_unknown:
         return ""
@@ -271,15 +335,5 @@ def _setting_name(rule: Rule, config: SearchConfig) -> str:
         return "min_length_ratio"
     if rule.name:
         return rule.name
-    return config.rule or ""  # a registered rule without a name
-
-
-def _with_extended_ids(
-    candidates: Sequence[TracedCandidate], record: SentenceRecord, vocabulary_size: int
-) -> list[TracedCandidate]:
-    """Converts the ids of candidates, in which unknown words are numbered by source position, to extended ids."""
-    extended = []
-    for candidate in candidates:
-        (token,) = record.extended_ids([candidate.token], vocabulary_size)
-        extended.append(replace(candidate, token=token))
-    return extended
+    assert config.rule is not None, "only a registered rule may have no name"
+    return config.rule

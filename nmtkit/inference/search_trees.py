@@ -19,9 +19,9 @@ def search_tree(
 ) -> tuple[SearchTree, list[Translation]]:
     """Searches for a line's translation and records the decisions of each step.
 
-    This is the same search as `Translator.search`, with the same results and scores. Up to the beam size, the results
-    include all hypotheses that finished or reached the length limit; with groups or MBR, duplicate texts are dropped.
-    Tokens that a rule blocked are in the tree if they are at least as likely as the worst candidate of the step.
+    This is the same search as `Translator.search`, with the same results and scores. The results include all hypotheses
+    that finished or reached the length limit, up to the beam size; with groups or MBR, duplicate texts are dropped.
+    Tokens that a rule blocked are also in the tree if they are at least as likely as the worst candidate of the step.
 
     Args:
         translator: the model and the search settings.
@@ -38,7 +38,7 @@ def search_tree(
     (source,) = translator.encode_sources([line])
     if source.is_empty:
         raise DataError(
-            f"{place} has no letters that the tokenizer knows, so there is nothing to translate"
+            f"{place} contains no text that the tokenizer can encode, so there is nothing to translate"
         )
     search = BeamSearch(
         translator.model,
@@ -74,7 +74,7 @@ def search_tree(
 
 
 def describe_search(config: SearchConfig) -> str:
-    """Describes a search by its beam size, its length penalty, and all settings that differ from the default."""
+    """Describes a search by its beam size, its length penalty, and all settings that differ from their defaults."""
     size_name = "samples" if isinstance(config, SamplingConfig) else "beam size"
     length_penalty = config.length_penalty
     if length_penalty != "none":
@@ -87,7 +87,7 @@ def describe_search(config: SearchConfig) -> str:
 
 
 FATES: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
-"""What can happen to a candidate, in the order in which the nodes of a step are sorted."""
+"""Possible fates of a candidate, in the order in which the nodes of a step are sorted."""
 
 
 def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
@@ -181,7 +181,7 @@ def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
     if isinstance(config, SamplingConfig) and ended == config.samples:
         return "The search stopped: all samples ended"
     if config.effective_stop == "first_k" and ended >= config.n_hypotheses:
-        return f"The search stopped: {count}, and the beam size is {config.n_hypotheses}"
+        return f"The search stopped: {count}, reaching the beam size of {config.n_hypotheses}"
     if len(trace.steps) >= trace.length_limit:
         return f"The search stopped at the length limit of {trace.length_limit} tokens; {count}"
     if ended and config.effective_stop in _STOP_REASONS:

@@ -83,7 +83,7 @@ def test_why_it_ended() -> None:
         ),
         (
             {"beam_size": 1, "min_length": 0, "no_repeat_ngram": 1},
-            "1 hypothesis ended, and the beam size is 1",
+            "1 hypothesis ended, reaching the beam size of 1",
         ),
     ):
         tree, found = search_tree(
@@ -99,5 +99,5 @@ def test_the_settings_in_words() -> None:
 
 
 def test_nothing_to_search_for() -> None:
-    with pytest.raises(DataError, match="line 3 has no letters"):
+    with pytest.raises(DataError, match="line 3 contains no text"):
         search_tree(copying("intra-attention"), "  ", "line 3")

@@ -42,7 +42,7 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
     assert f"width:{2 * 170}px" in page
     assert "<b>" not in page.replace('<b dir="auto">', "").replace("<b>{", "")
     assert (
-        "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, 0.500 above the last one that could end"
+        "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, whole hypothesis -0.750, 0.500 above the last one that could end"
         in page
     )
     assert (
@@ -52,7 +52,7 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
     assert '<b dir="auto">▁three</b><i>-2.000</i><small>0.50 below</small>' in page
     assert '<b dir="auto">▁two</b><i>-2.000</i><small>no_repeat_ngram</small>' in page
     assert (
-        "not among the 2 best; the second number says by how much (log-probability) it missed"
+        "not among the 2 best; the second number shows by how much log-probability it missed"
         in page
     )
     assert "<td>-0.375000</td><td>-0.750000</td>" in page

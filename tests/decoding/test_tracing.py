@@ -1,0 +1,79 @@
+"""What a trace of a search records about its candidates."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nmtkit.data.tokenizers.vocabulary import EOS
+from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.tracing import SearchTrace, trace_search
+from tests.decoding.table_model import TableModel, random_tables, sources, unlimited
+
+SIZE = 12
+"""Size of the vocabulary."""
+
+
+def traced(seed: int = 0, **settings: object) -> SearchTrace:
+    model = TableModel(random_tables(1, 6, SIZE, seed))
+    return trace_search(BeamSearch(model, unlimited(max_length=7, **settings)), sources(4))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam_size": 4},
+        {"beam_size": 4, "diversity_groups": 2},
+        {"beam_size": 3, "at_limit": "end"},
+        {"samples": 4},
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_only_survivors_have_a_beam_index(seed: int, settings: dict[str, object]) -> None:
+    trace = traced(seed, **settings)
+    beam: set[int | None] = {0}
+    for step in trace.steps:
+        assert {candidate.parent for candidate in step} <= beam
+        survivors = [candidate for candidate in step if candidate.beam_index is not None]
+        assert not any(candidate.ended or candidate.rule for candidate in survivors)
+        beam = {candidate.beam_index for candidate in survivors}
+        assert len(beam) == len(survivors)
+
+
+def test_nothing_survives_a_forced_end() -> None:
+    trace = traced(beam_size=3, at_limit="end", min_length=6)
+    last_step = trace.steps[-1]
+    assert len(trace.steps) == trace.length_limit
+    assert [candidate.ended for candidate in last_step if not candidate.rule] == [True] * 3
+    assert [candidate.beam_index for candidate in last_step] == [None] * len(last_step)
+
+
+def test_a_search_with_terms_records_each_candidate_once() -> None:
+    terms = Constraints(
+        positive=torch.tensor([[[6, 0], [9, 8]]]),
+        in_order=torch.tensor([False]),
+        negative=torch.tensor([[[7]]]),
+    )
+    words = TokenClasses(word_starts=lambda: torch.ones(SIZE, dtype=torch.bool))
+    search = BeamSearch(
+        TableModel(random_tables(1, 6, SIZE)),
+        unlimited(beam_size=3, max_length=8),
+        token_classes=words,
+    )
+    trace = trace_search(search, replace(sources(3), terms=terms))
+    for step in trace.steps:
+        counts = Counter((candidate.parent, candidate.token) for candidate in step)
+        assert set(counts.values()) == {1}
+        indices = [candidate.beam_index for candidate in step if candidate.beam_index is not None]
+        assert indices == [0, 1, 2]
+    ended = [candidate for step in trace.steps for candidate in step if candidate.ended]
+    assert ended
+    assert {candidate.token for candidate in ended} == {EOS}
+
+
+def test_a_model_in_training_mode_is_rejected() -> None:
+    model = TableModel(random_tables(1, 2, SIZE)).train()
+    with pytest.raises(AssertionError, match="in training mode"):
+        trace_search(BeamSearch(model, unlimited()), sources(3))
