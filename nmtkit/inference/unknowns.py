@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
@@ -21,9 +20,9 @@ from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK
 from nmtkit.data.tokenizers.words import display_word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
-"""An unknown source word is preferred if it has at least this share of the weight of the word chosen by rule 2.
+"""Share of the largest weight that an unknown word or piece needs in order to be preferred.
 
-Within a word, an unknown piece is preferred if it has at least this share of the most attended piece's weight.
+The share applies twice: among the words of a line (rule 3 of `UnknownReplacer`), and among the pieces of a word.
 """
 
 
@@ -47,27 +46,36 @@ class UnknownReplacer:
     Attention often spreads to the full stop, to EOS and to neighbouring words. The source word is therefore chosen as
     follows:
 
-    1. EOS is ignored: callers leave out its column. Known words without letters or digits are ignored unless there is
-       nothing else. Tokenizers with subwords attach punctuation to the word before it, so its weight counts for that
-       word, and it may be the token that is reported as the source token.
+    1. EOS is ignored, and so are all tokens that an imported tokenizer adds to the line, such as language tokens. Known
+       words without letters or digits are ignored unless there is nothing else.
     2. The most attended of the remaining words is chosen.
     3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of the chosen word's
        weight, since the model most likely has no translation for a word that is not in its source vocabulary.
 
-    The weight of a word is the sum over its pieces. In scripts without spaces, and with a tokenizer of kind `pieces`,
-    each token counts as a word. A word is copied as a whole, without the word-start marker and without the punctuation
-    and symbols around it, so `$5` gives `5`. If it has unknown pieces, only the most attended of these is copied,
-    provided that this piece has at least `MIN_UNKNOWN_SHARE` of the largest weight in the word, because the model could
-    not translate the unknown piece rather than the known ones. An unknown piece is copied as it is: with kind
-    `whitespace`, this is the whole word with its punctuation.
+    With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word. With all other kinds, a word
+    consists of the tokens from one word-start marker to the next, which are called its pieces. Its weight is the sum of
+    their weights. Punctuation that is attached to a word, such as a bracket before it or a comma after it, is part of
+    the word. So its weight counts for the word, and it may be the token that is reported as the source token. In
+    scripts without spaces, each token is a word, and punctuation is part of the word before it.
+
+    The text that is copied depends on the chosen word:
+
+    - A word without unknown pieces is copied without the punctuation and symbols around it, so `$5` gives `5`.
+    - If a word has unknown pieces, only the most attended of these is copied, because the model could not translate the
+      unknown piece rather than the known ones. It is copied with all its characters. If each token is a word, the
+      piece is the whole word, which may include punctuation with kind `whitespace` or `pieces`.
+    - If the unknown piece has less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the word is copied as if
+      it had no unknown pieces.
+
+    The dictionary is searched for the word or the unknown piece before the punctuation is removed.
 
     Args:
         tokenizers: the model's tokenizers.
-        dictionary: translations of source words, spelled as in the text, or, with kind `pieces`, without the word-start
-            marker. An entry may include punctuation around the word, as in "U.S.", and then has precedence over an
-            entry without it. An entry that the tokenizer cuts into several words never matches; kind `word` also cuts
-            "U.S." into several. If an unknown piece of a word is to be copied, the piece is looked up, not the word, so
-            an entry for the whole word does not match then.
+        dictionary: translations of source words, spelled as in the text; with kind `pieces`, the word-start marker may
+            be omitted. An entry may include punctuation around the word, as in "U.S.", and then has precedence over an
+            entry without it. Only single words and unknown pieces are looked up, so an entry for several words never
+            matches; kind `word` also cuts "U.S." into several words. If an unknown piece is to be copied, an entry
+            for its whole word does not match.
 
     Raises:
         DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
@@ -76,19 +84,24 @@ class UnknownReplacer:
     def __init__(self, tokenizers: Tokenizers, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         self._dictionary: dict[str, str] = {}
+        """Translations, keyed by the spelling that is looked up; see `_spelling`."""
         self._entries_by_bare_word: dict[str, list[str]] = {}
-        """Maps a word without the punctuation around it to the entries that differ from it only in punctuation."""
+        """Maps a word without the punctuation around it to the entries that differ from it only in outer
+        punctuation."""
         src = tokenizers.src
+        if src.config.source_prefix:
+            src = tokenizers.with_source_prefix("").src  # the prefix is not part of an entry
         for word, translation in (dictionary or {}).items():
-            # Look-ups use words joined from tokens, which the tokenizer may have changed, e.g. to lower case.
-            key = src.join(src.tokens(word)).removeprefix(src.config.source_prefix)
-            if self._dictionary.setdefault(key, translation) != translation:
+            # The spelling is made from tokens, because the tokenizer may change the text, for example lowercase it.
+            text_tokens = _text_tokens(src, word)
+            entry = _spelling(src, text_tokens.values())
+            if self._dictionary.setdefault(entry, translation) != translation:
                 raise DataError(
-                    f"dictionary: the model reads {word!r} as {key!r}, which has two translations; remove one of them"
+                    f"dictionary: the model reads {word!r} as {entry!r}, which has two translations; remove one of them"
                 )
-        for key in self._dictionary:
-            bare_word = _without_punctuation_around(key)
-            self._entries_by_bare_word.setdefault(bare_word, []).append(key)
+        for entry in self._dictionary:
+            bare_word = _without_punctuation_around(entry)
+            self._entries_by_bare_word.setdefault(bare_word, []).append(entry)
 
     def replace(
         self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0
@@ -96,11 +109,12 @@ class UnknownReplacer:
         """Replaces the unknown words in a translation.
 
         Args:
-            line: the source line.
+            line: the source line; the tags that precede it are not part of it.
             tokens: T target tokens, in which unknown words are `<unk>`.
-            attention: weights `(T, A)`, without the column of EOS. The first `tags` columns belong to tags. If the
-                model truncated the source, there are fewer columns than source tokens. Rows and columns after the last
-                token are ignored.
+            attention: weights `(T, tags + L)`. The columns of the tags are followed by the columns of the first L
+                tokens of the line, which are the tokens that the model has read: if it truncated the source, the line
+                has more tokens. Callers leave out the column of the final EOS. Rows after the last target token and
+                columns after the last source token are ignored.
             tags: number of tags before the tokens of the line; a language tag within the line is not counted.
 
         Returns:
@@ -112,86 +126,99 @@ class UnknownReplacer:
         positions = [position for position, token in enumerate(tokens) if token in unknown_tokens]
         if not positions:
             return tgt.join(tokens), []
-        source = _SourceWords(self._tokenizers.src, line, attention.shape[1] - tags)
-        if not source.tokens:
+        n_read = attention.shape[1] - tags
+        source_words = _SourceWords(self._tokenizers.src, line, n_read)
+        if source_words.is_empty:
             return tgt.join(tokens), []
         new_tokens = list(tokens)
         replacements = []
-        columns = [tags + position for position in source.positions]
         for position in positions:
-            weights = attention[position, columns]  # (S,)
-            source_token, spelling, source_word = source.pointed_to(weights)
-            new_word = source_word
-            entry = self._longest_entry(spelling)
-            if entry is not None:
+            weights = attention[position, tags:]  # (L,)
+            choice = source_words.choose(weights)
+            entry = self._longest_entry(choice.spelling)
+            if entry is None:
+                source_word = choice.copied
+                new_word = choice.copied
+            else:
                 source_word = entry
                 new_word = self._dictionary[entry]
             new_tokens[position] = tokens[position].replace(SPECIALS[UNK], new_word)
-            replacements.append(
-                Replacement(
-                    token=position,
-                    source_token=columns[source_token],
-                    source_word=source_word,
-                    written=new_word,
-                )
+            replacement = Replacement(
+                token=position,
+                source_token=tags + choice.line_token,
+                source_word=source_word,
+                written=new_word,
             )
+            replacements.append(replacement)
         return tgt.join(new_tokens), replacements
 
     def _longest_entry(self, spelling: str) -> str | None:
-        """Returns the longest dictionary entry that `spelling` contains and that lacks nothing but punctuation."""
+        """Returns the longest dictionary entry within `spelling` that differs from it only in outer punctuation."""
         entries = self._entries_by_bare_word.get(_without_punctuation_around(spelling), [])
         contained = [entry for entry in entries if entry in spelling]
         return max(contained, key=len, default=None)
 
 
-class _SourceWords:
-    """The words and tokens of a source line, of which at most `limit` tokens are used.
+@dataclass(frozen=True)
+class _Choice:
+    """The source word, or the unknown piece of one, that replaces an unknown target word."""
 
-    Leaves out affixes: tokens that an imported tokenizer adds to each line, such as a prefix or language tokens.
-    S is the number of remaining tokens. `positions` has the index of each of them among all tokens of the line. The
-    indices need not be consecutive, because T5's sentinels, which are special tokens, may occur within a text.
+    line_token: int
+    """Index of the most attended token of the word or piece, among the tokens of the line without tags."""
+    spelling: str
+    """Spelling with punctuation, which is looked up in the dictionary."""
+    copied: str
+    """The text that is copied if the dictionary has no entry."""
+
+
+class _SourceWords:
+    """The words of a source line.
+
+    All indices of tokens refer to the tokens that the source tokenizer returns for the line; tags are not counted.
+
+    Args:
+        tokenizer: the source tokenizer.
+        line: the source line.
+        n_read: L, the number of the line's tokens that the model has read; later tokens are not used.
     """
 
-    def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
-        tokens = tokenizer.tokens(line)[:limit]
-        affixes: set[str] = set()
-        if tokenizer.config.is_imported:
-            affixes = {tokenizer.tag(line), *tokenizer.vocabulary.specials, SPECIALS[EOS]}
-        prefix_length = 0
-        if tokenizer.config.source_prefix:
-            # An empty line has the tokens of the prefix. They may be followed by a token for the space at the end of
-            # the prefix and by affixes, with which the text of another line does not begin. If the tokens begin with a
-            # language tag, which the empty line lacks, the prefix is not found, and its words may be copied.
-            for token, token_of_empty_line in zip(tokens, tokenizer.tokens(""), strict=False):
-                if token != token_of_empty_line:
-                    break
-                prefix_length += 1
-        self.positions: list[int] = []
-        for position, token in enumerate(tokens):
-            if position >= prefix_length and token not in affixes:
-                self.positions.append(position)
-        self.tokens = [tokens[position] for position in self.positions]
-        ids = tokenizer.vocabulary.text_ids(self.tokens)
-        self._is_unknown = np.array([token_id == UNK for token_id in ids], dtype=bool)  # (S,)
+    def __init__(self, tokenizer: Tokenizer, line: str, n_read: int) -> None:
+        self._tokenizer = tokenizer
+        self._text_tokens = _text_tokens(tokenizer, line, n_read)
+        """The tokens of the text by their indices."""
+        line_indices = list(self._text_tokens)
+        tokens = list(self._text_tokens.values())
+        ids = tokenizer.vocabulary.text_ids(tokens)
+        self._unknown_tokens: set[int] = set()
+        """Indices of the tokens that are not in the vocabulary."""
+        for line_index, token_id in zip(line_indices, ids, strict=True):
+            if token_id == UNK:
+                self._unknown_tokens.add(line_index)
+        self._words: list[list[int]] = []
+        """For each word, the indices of its pieces."""
         if tokenizer.config.cuts_words:  # each token is a word
-            self._words = [range(number, number + 1) for number in range(len(self.tokens))]
+            self._words = [[line_index] for line_index in line_indices]
         else:
-            self._words = display_word_spans(self.tokens)
+            for span in display_word_spans(tokens):
+                self._words.append(line_indices[span.start : span.stop])
 
-    def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str, str]:
-        """Chooses the word to which the weights `(S,)` point; see the rules of `UnknownReplacer`.
+    @property
+    def is_empty(self) -> bool:
+        """Whether the line has no words."""
+        return not self._words
 
-        Returns:
-            The index of the token, the spelling to look up in the dictionary, and the word to copy.
-        """
-        word_weights = [float(weights[word].sum()) for word in self._words]
-        unknown_words = [
-            number for number, word in enumerate(self._words) if self._is_unknown[word].any()
-        ]
+    def choose(self, weights: NDArray[Any]) -> _Choice:
+        """Chooses the word to which the weights `(L,)` of the line's tokens point; see `UnknownReplacer`."""
+        # Words are identified by their indices in `self._words`, and pieces by their indices in the line.
+        word_weights = [float(weights[pieces].sum()) for pieces in self._words]
+        unknown_words = []
+        for number, pieces in enumerate(self._words):
+            if not self._unknown_tokens.isdisjoint(pieces):
+                unknown_words.append(number)
         # Rule 1: known punctuation is ignored.
         allowed_words = []
-        for number in range(len(self._words)):
-            has_letters_or_digits = any(map(str.isalnum, self._spelling(number)))
+        for number, pieces in enumerate(self._words):
+            has_letters_or_digits = any(map(str.isalnum, self._spelling_of(pieces)))
             if number in unknown_words or has_letters_or_digits:
                 allowed_words.append(number)
         if not allowed_words:
@@ -203,24 +230,73 @@ class _SourceWords:
             best_unknown = max(unknown_words, key=word_weights.__getitem__)
             if word_weights[best_unknown] >= MIN_UNKNOWN_SHARE * word_weights[chosen_word]:
                 chosen_word = best_unknown
-        pieces = self._words[chosen_word]
-        attended_piece = self._most_attended(pieces, weights)
-        if chosen_word in unknown_words:
-            unknown_pieces = [piece for piece in pieces if self._is_unknown[piece]]
-            unknown_piece = self._most_attended(unknown_pieces, weights)
+        return self._choose_piece(self._words[chosen_word], weights)
+
+    def _choose_piece(self, pieces: Sequence[int], weights: NDArray[Any]) -> _Choice:
+        """Chooses between a whole word, given by its pieces, and its most attended unknown piece.
+
+        `weights` `(L,)` are the weights of the line's tokens.
+        """
+        attended_piece = max(pieces, key=weights.__getitem__)
+        unknown_pieces = [piece for piece in pieces if piece in self._unknown_tokens]
+        if unknown_pieces:
+            unknown_piece = max(unknown_pieces, key=weights.__getitem__)
             if weights[unknown_piece] >= MIN_UNKNOWN_SHARE * weights[attended_piece]:
-                spelling = self.tokens[unknown_piece].replace(WORD_START, "")
-                return unknown_piece, spelling, spelling
-        spelling = self._spelling(chosen_word)
-        return attended_piece, spelling, _without_punctuation_around(spelling)
+                spelling = self._spelling_of([unknown_piece])
+                return _Choice(line_token=unknown_piece, spelling=spelling, copied=spelling)
+        spelling = self._spelling_of(pieces)
+        copied = _without_punctuation_around(spelling)
+        return _Choice(line_token=attended_piece, spelling=spelling, copied=copied)
 
-    @staticmethod
-    def _most_attended(tokens: Iterable[int], weights: NDArray[Any]) -> int:
-        return max(tokens, key=lambda token: float(weights[token]))
+    def _spelling_of(self, pieces: Iterable[int]) -> str:
+        tokens = [self._text_tokens[piece] for piece in pieces]
+        return _spelling(self._tokenizer, tokens)
 
-    def _spelling(self, word_number: int) -> str:
-        pieces = [self.tokens[piece] for piece in self._words[word_number]]
-        return "".join(pieces).replace(WORD_START, "")
+
+def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> dict[int, str]:
+    """Returns the tokens of a line that come from its text, by their indices among all tokens of the line.
+
+    Leaves out the tokens that an imported tokenizer adds to a line: the tokens of `source_prefix`, and special tokens
+    such as language tokens. T5's sentinels are also special tokens, but may occur within a text. Therefore the
+    indices need not be consecutive.
+
+    Args:
+        tokenizer: the source tokenizer.
+        line: a source line, or an entry of the dictionary.
+        n_read: number of the line's tokens that the model has read, including tokens that are left out. Default: all.
+    """
+    tokens = tokenizer.tokens(line)[:n_read]
+    if not tokenizer.config.is_imported:
+        return dict(enumerate(tokens))
+    # mBART puts EOS before the language token at the end of a line. `specials` does not contain EOS.
+    special_tokens = {*tokenizer.vocabulary.specials, SPECIALS[EOS]}
+    if tokenizer.config.kind == "marian":
+        # The vocabulary of a Marian model does not record which of its tokens are language tags.
+        special_tokens.add(tokenizer.tag(line))
+    text_tokens = {
+        index: token for index, token in enumerate(tokens) if token not in special_tokens
+    }
+    if tokenizer.config.source_prefix:
+        # An empty line has the tokens of the prefix. The last of these may be a lone "▁", for a space at the end of
+        # the prefix. It is left out even if the text itself begins with a lone "▁".
+        tokens_of_empty_line = tokenizer.tokens("")
+        prefix_tokens = [token for token in tokens_of_empty_line if token not in special_tokens]
+        for index, prefix_token in zip(list(text_tokens), prefix_tokens, strict=False):
+            if text_tokens[index] != prefix_token:
+                break
+            del text_tokens[index]
+    return text_tokens
+
+
+def _spelling(tokenizer: Tokenizer, tokens: Iterable[str]) -> str:
+    """Returns the text of the tokens, without word-start markers.
+
+    Dictionary entries, words and unknown pieces must all be spelled by this function, so that an entry matches a word
+    that has the same tokens. `Tokenizer.join` could spell an entry differently from the same word in the source: an
+    imported tokenizer keeps the markers of unknown tokens, and kind `pieces` keeps all markers.
+    """
+    separator = " " if tokenizer.config.kind == "pieces" else ""
+    return separator.join(tokens).replace(WORD_START, " ").strip()
 
 
 def _without_punctuation_around(word: str) -> str:

@@ -1,11 +1,13 @@
 """Which source word stands in for an unknown one: by hand, and the dictionary."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from nmtkit.core.errors import DataError
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.inference.constraints.glossary import parse_dictionary
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
@@ -105,6 +107,15 @@ def test_a_prefix_of_the_model_hides_no_word_of_the_source() -> None:
     assert (one.source_word, one.source_token) == ("dog", 1)
 
 
+def test_a_language_tag_in_a_line_hides_no_prefix() -> None:
+    tokenizers = imported({}).with_source_prefix("the ")
+    line = ">>en_XX<< dog"
+    assert tokenizers.src.tokens(line) == ["en_XX", "▁the", "▁dog"]
+    attention = np.array([[0.1, 0.7, 0.1, 0.1]])
+    (one,) = UnknownReplacer(tokenizers).replace(line, ["<unk>"], attention)[1]
+    assert (one.source_word, one.source_token) == ("dog", 2)
+
+
 def test_a_sentinel_within_a_text_does_not_shift_the_weights() -> None:
     tokenizers = imported({}, ["<extra_id_0>"])
     line = "the<extra_id_0>dog Zyx"
@@ -116,6 +127,37 @@ def test_a_sentinel_within_a_text_does_not_shift_the_weights() -> None:
         weights[0, source_token] = 0.9
         (one,) = UnknownReplacer(tokenizers).replace(line, ["<unk>"], weights)[1]
         assert (one.source_word, one.source_token) == (word[1:], source_token)
+
+
+def test_entries_match_words_that_an_imported_tokenizer_does_not_know() -> None:
+    """Its decoder keeps the word-start marker of an unknown word, which look-ups do not have."""
+    tokenizers = imported({})
+    facts = json.loads(tokenizers.src.content())
+    public = json.loads(facts["tokenizer"])
+    public["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": False}
+    content = HuggingFaceTokenizer.pack(json.dumps(public), facts["ids"], clean_up=False)
+    src = HuggingFaceTokenizer(tokenizers.config, content, tokenizers.src.vocabulary, "src")
+    assert src.join(src.tokens("Zyx")) == "▁Zyx"
+    tokenizers["src"] = src
+    replacer = UnknownReplacer(tokenizers, {"Zyx": "Zyxien", "the dog": "le chien"})
+    attention = np.array([[0.1, 0.1, 0.7, 0.1]])
+    text, (one,) = replacer.replace("the dog Zyx", ["<unk>"], attention)
+    assert text == "Zyxien"
+    assert one == Replacement(0, 2, "Zyx", "Zyxien")
+
+
+def test_entries_for_the_kind_pieces() -> None:
+    """An entry may have the word-start marker; several pieces never match a single one."""
+    line = "▁the ▁dog"
+    tokenizers = learned([line], "pieces")
+    attention = np.array([[0.1, 0.8, 0.1]])
+    for dictionary, expected in (
+        ({"dog": "perro"}, "perro"),
+        ({"▁dog": "perro"}, "perro"),
+        ({"do g": "perro"}, "dog"),
+    ):
+        replacer = UnknownReplacer(tokenizers, dictionary)
+        assert replacer.replace(line, [UNKNOWN], attention)[0].strip("▁") == expected
 
 
 @pytest.mark.parametrize("kind", ["char", "whitespace"])
