@@ -1,4 +1,4 @@
-"""The settings of a recipe, for every part of an experiment, and the checks of their combinations."""
+"""The settings of a recipe, for every part of an experiment, and the validation of their combinations."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,17 +36,18 @@ class InitConfig(Settings):
     run: str | None = Field(default=None, min_length=1)
     """Folder of the run, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
     encoder: str | None = Field(default=None, min_length=1)
-    """Run to copy the encoder and source embeddings from, such as a bert run; set it instead of `run`."""
+    """Run to copy the encoder and source embeddings from, such as a bert run; cannot be combined with `run`."""
     decoder: str | None = Field(default=None, min_length=1)
-    """Run to copy the decoder, target embeddings and output layer from. A bert run provides its encoder as decoder."""
+    """Run to copy the decoder, target embeddings and output layer from. A bert run provides its encoder as the
+    decoder."""
     src_embedding: str | None = Field(default=None, min_length=1)
     """Run to copy source embeddings from, for tokens that are in both vocabularies."""
     tgt_embedding: str | None = Field(default=None, min_length=1)
     """Run to copy target embeddings from, for tokens that are in both vocabularies."""
     tokenizer: str | None = Field(default=None, min_length=1)
-    """Run to copy the tokenizer from. Default: the run of the first part, if the recipe has no `tokenizer`. Without
-    other parts, no weights are copied, for example to train a language model with the tokenizer of a translation model
-    that it will be combined with."""
+    """Run to copy the tokenizer from. Default, if the recipe has no `tokenizer`: the run of the first part that is set.
+    If only this key is set, no weights are copied; a language model can thus be trained with the tokenizer of the
+    translation model that it will be combined with."""
     checkpoint: str = Field(default="auto", min_length=1)
     """Checkpoint to use: `best`, `last`, `average`, a stage of that run, or a weights file. `auto` is the average if
     there is one, as in an imported run, else the best."""
@@ -58,13 +59,13 @@ class InitConfig(Settings):
     def _run_or_parts(self) -> "InitConfig":
         if bool(self.run) == bool(self.runs.keys() - {"run"}):
             raise ValueError(
-                f"set either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer"
+                f"set either `run` (the whole model) or one or more of {', '.join(PARTS)} and tokenizer, but not both"
             )
         return self
 
     @property
     def runs(self) -> dict[str, str]:
-        """All runs, by their keys."""
+        """All runs by key."""
         return {key: run for key in ("run", *PARTS, "tokenizer") if (run := getattr(self, key))}
 
 
@@ -83,7 +84,7 @@ class Recipe(Settings):
     seed: int = Field(default=1, ge=0)
     """Random seed for initial weights, data order and dropout."""
     data: DataConfig
-    """The text."""
+    """The text for training, validation and testing."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text is split into tokens."""
     model: AnyModelConfig
@@ -149,7 +150,7 @@ class Recipe(Settings):
         groups.require_known_tags(self.data, self.tokenizer)
         if any(self.data.train.tags) and label_type(TASKS.get(self.task).columns) == "labels":
             raise ValueError(
-                "`data.train.tags`: every token of a source needs a label, and tags have none; remove the tags"
+                "`data.train.tags`: every token of a source needs a label, but tags have none; remove the tags"
             )
         return self
 
@@ -158,7 +159,8 @@ class Recipe(Settings):
         columns = {column.name: column for column in TASKS.get(self.task).columns}
         if {"src", "features"} <= columns.keys():
             raise ValueError(
-                f"`task`: the task {self.task} has src and features, but a model reads only one of them; remove one"
+                f"`task`: the task {self.task} has both src and features, but a model reads only one of these columns; "
+                "remove one of them"
             )
         for split, files in vars(self.data).items():
             if not isinstance(files, SplitFiles):
@@ -172,19 +174,19 @@ class Recipe(Settings):
             if unknown := [name for name in files.columns if name not in columns]:
                 empty = f" (set `{unknown[0]}_field` to '')" if files.jsonl else ""
                 raise ValueError(
-                    f"`data.{split}`: the task {self.task} has no {unknown[0]}, only {' and '.join(columns)}; "
-                    f"remove it{empty}, or choose another task"
+                    f"`data.{split}`: the task {self.task} has no {unknown[0]} column, only {' and '.join(columns)}; "
+                    f"remove this column{empty}, or choose another task"
                 )
         texts = [name for name, column in columns.items() if column.type == "text"]
         if unknown := [name for name in self.tokenizer.columns if name not in texts]:
             raise ValueError(
-                f"`tokenizer.columns.{unknown[0]}`: the task {self.task} has no such text, only {' and '.join(texts)}; "
-                "remove the key"
+                f"`tokenizer.columns.{unknown[0]}`: the task {self.task} has no such text column, only "
+                f"{' and '.join(texts)}; remove the key"
             )
         if self.tokenizer.columns and self.tokenizer.joint and len(texts) == 2:
             raise ValueError(
-                "`tokenizer.columns` sets a tokenizer for one text, but both texts share one; set `tokenizer.joint` to "
-                "false"
+                "`tokenizer.columns` configures the tokenizer of one text column, but both columns share a tokenizer; "
+                "set `tokenizer.joint` to false"
             )
         return self
 
@@ -207,7 +209,10 @@ class Recipe(Settings):
             )
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
-            why = "the last stage must have the task of the recipe, and stages with different tasks need one vocabulary"
+            why = (
+                "the last stage must have the task of the recipe, and stages with different tasks must share a "
+                "vocabulary"
+            )
             raise ValueError(f"`stages`: {why}; set `tokenizer.joint` to true")
         whole, given = (
             self.training.max_minutes,
@@ -217,8 +222,9 @@ class Recipe(Settings):
         others = self._without_own_minutes()
         if whole is not None and others and own >= whole:
             raise ValueError(
-                f"`training.max_minutes`: training is limited to {whole:g} minutes, of which stages use {own:g}, "
-                f"so none are left for stage {others[0]}; raise the limit, or set max_minutes in every stage"
+                f"`training.max_minutes`: the limit is {whole:g} minutes, but stages with their own max_minutes "
+                f"already take {own:g}, so none are left for stage {others[0]}; raise the limit, or set max_minutes in "
+                "every stage"
             )
         return self
 
@@ -229,7 +235,7 @@ class Recipe(Settings):
             and not self.tokenizer.for_column("src").cuts_words
         ):
             raise ValueError(
-                "`tokenizer.kind`: labels for words require a tokenizer that does not split words; use whitespace, "
+                "`tokenizer.kind`: word-level labels require a tokenizer that does not split words; use whitespace, "
                 "pieces or word"
             )
         columns = [column.name for column in TASKS.get(self.task).columns]
@@ -241,7 +247,7 @@ class Recipe(Settings):
             )
         if reads_sentences(self.model) and not cut:
             raise ValueError(
-                f"`model.kind`: {self.model.kind} reads text in sentences; set `tokenizer.sentences` to true"
+                f"`model.kind`: {self.model.kind} reads text sentence by sentence; set `tokenizer.sentences` to true"
             )
         if self.batch.block_tokens is None:
             return self
@@ -266,7 +272,7 @@ class Recipe(Settings):
         if self.evaluation.metrics and not TASKS.get(self.task).references:
             raise ValueError(
                 f"`evaluation.metrics`: these metrics compare outputs with references, but {self.task} has no "
-                "references; remove them, and set `training.best_metric` to loss or perplexity"
+                "references; remove the metrics, and set `training.best_metric` to loss or perplexity"
             )
         if name not in given:
             raise ValueError(
@@ -310,7 +316,7 @@ class Recipe(Settings):
         if guided is not None and guided.source == "file" and not linked:
             raise ValueError(
                 "`training.objectives.guided_alignment`: `source` is file, but `data.train.alignment` is not set; "
-                "set it to Pharaoh files (one line of i-j links per pair)"
+                "set it to files in Pharaoh format (one line of i-j links per pair)"
             )
         if guided is not None and guided.source == "model" and not shows_one_head(self.model):
             must = (
@@ -320,7 +326,7 @@ class Recipe(Settings):
             if getattr(self.model, "copying", None) == "learned":
                 must = (
                     "but with `model.copying: learned` the alignment comes from an additional "
-                    "attention; set `model.copying` to head or none"
+                    "attention layer; set `model.copying` to head or none"
                 )
             key = "training.objectives.guided_alignment"
             raise ValueError(
@@ -335,7 +341,7 @@ class Recipe(Settings):
         if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
             key = TrainingConfig.key_of(ways[0])
             raise ValueError(
-                f"`training`: to train {kind} on text, an objective is required ({' or '.join(ways)}); set `{key}`"
+                f"`training`: training {kind} on text requires an objective ({' or '.join(ways)}); set `{key}`"
             )
         # A user's model that does not generate text does not have to list its training objectives.
         is_open = not ways and not issubclass(MODELS.get(kind), Decoder)
@@ -353,8 +359,8 @@ class Recipe(Settings):
                     if name in pretraining_objectives(MODELS.get(other))
                 ]
                 raise ValueError(
-                    f"`{key}`: this objective cannot train {kind} for {self.task}; it trains {', '.join(can)} for "
-                    "language-modelling"
+                    f"`{key}`: this objective cannot be used with model `{kind}` and task `{self.task}`; it requires "
+                    f"task `language-modelling` and one of these models: {', '.join(can)}"
                 )
             if one.needs == "output" and auxiliary_objective(self.model) != name:
                 raise ValueError(
@@ -364,18 +370,18 @@ class Recipe(Settings):
             if missing := [
                 token for token in one.specials if token not in self.tokenizer.special_tokens
             ]:
-                add = f"add {missing} to `tokenizer.specials` (<extra_id_N>: `tokenizer.sentinels: 100`)"
+                add = f"add {missing} to `tokenizer.specials` (for <extra_id_N>, set `tokenizer.sentinels: 100`)"
                 raise ValueError(f"`{key}`: this objective needs special tokens; {add}")
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
         """Returns the complete recipe of every stage by name, in order; without stages, "" maps to this recipe.
 
-        Stages that do not set `training.max_minutes` equally share the minutes that earlier stages have not used and
-        that no later stage has set for itself.
+        The stages that do not set `training.max_minutes` share equally the minutes that earlier stages have not used
+        and that no stage has set for itself.
 
         Args:
-            taken: the seconds that finished stages took; the others are assumed to use all of their time.
+            taken: the seconds that each finished stage took; the other stages are assumed to use all of their time.
         """
         if not self.stages:
             return {"": self}
@@ -406,8 +412,8 @@ class Recipe(Settings):
     def texts(self) -> dict[str, "Recipe"]:
         """Returns the recipe of each stored text, by its folder within `data`, with the stages that train on it.
 
-        The folder of the recipe itself is "". A stage with a different task, text or storage format has a folder with
-        its name.
+        The recipe's own text has the folder "". A stage with a different task, text or storage format has a folder with
+        the name of the stage.
         """
         texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
         for stage, one in zip(
@@ -432,17 +438,17 @@ class Recipe(Settings):
 
     @property
     def test_metrics(self) -> list[str]:
-        """The metrics of the test after training: those of the task and those of validation."""
+        """The metrics of the test after training: the metrics of the task and the validation metrics."""
         return list(dict.fromkeys((*TASKS.get(self.task).test_metrics, *self.validation_metrics)))
 
     @property
     def embedding_files(self) -> dict[Side, str]:
-        """The files with word vectors by side."""
+        """The word vector files by side."""
         return self.pretrained_embeddings.files() if self.pretrained_embeddings else {}
 
     @property
     def storage_config(self) -> DataConfig:
-        """How text is read and stored: truncated at the longest limits of all stages, or complete for blocks."""
+        """How text is read and stored: truncated to the largest limits of all stages, or in full for blocks."""
         if self.batch.block_tokens is not None:
             return self.data.model_copy(update={"max_length": sys.maxsize, "max_tgt_length": None})
         if not self.stages:
@@ -452,7 +458,7 @@ class Recipe(Settings):
 
     @property
     def max_vocabulary_sizes(self) -> VocabularySizes:
-        """The sizes of the columns if vocabularies are as large as the recipe allows; 1 without a vocabulary."""
+        """Vocabulary sizes by column if they are as large as the recipe allows; 1 for columns that are not text."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
         texts = {
             one.name: config.for_column(one.name).vocab_size

@@ -18,14 +18,20 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     The set is downloaded on first use and cached in ~/.sacrebleu or $SACREBLEU.
     """
     test_set, _, pair = name.rpartition("/")
+    if name in DATASETS:
+        test_set, pair = name, ""
     if test_set not in DATASETS:
         raise DataError(
-            f"unknown test set {name!r}; a name consists of a set and a language pair, such as "
-            "wmt14/en-de: " + suggest_names(test_set or name, sorted(DATASETS))
+            f"unknown test set {name!r} (a name consists of a set and a language pair, such as "
+            "wmt14/en-de): " + suggest_names(test_set or name, sorted(DATASETS))
         )
     pairs = sorted(DATASETS[test_set].langpairs)
     if pair not in pairs:
-        raise DataError(f"{test_set} has no language pair {pair!r}: {suggest_names(pair, pairs)}")
+        if pair:
+            fault = f"has no language pair {pair!r}: {suggest_names(pair, pairs)}"
+        else:
+            fault = f"needs a language pair, for example {test_set}/{pairs[0]}"
+        raise DataError(f"{test_set} {fault}")
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:

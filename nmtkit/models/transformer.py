@@ -6,14 +6,14 @@ Copying follows See et al. 2017, eq. 8 and 9, with the corresponding parts of a 
     p_gen = sigmoid(w_c c_t + w_s s_t + w_x x_t + b)  s_t: state of the last decoder layer; x_t: input of the first
     P(w)  = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti
 
-The weights a_ti are either those of a cross-attention layer of the decoder, from one head or the mean of all heads
-(Gehrmann et al. 2018, "Bottom-Up Abstractive Summarization", copy with one head of a Transformer), or those of an
-additional learned attention: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
+The weights a_ti come from a cross-attention layer of the decoder, either from one head (as in Gehrmann et al. 2018,
+"Bottom-Up Abstractive Summarization") or as the mean of all heads, or from an additional learned attention:
+softmax_i(W_q s_t . W_k h_i / sqrt(H)).
 
-Unlike in sections 3.2.2 and 3.4, the projections of queries, keys, values and heads have biases, as has the output
+Unlike in sections 3.2.2 and 3.4, the projections of queries, keys, values and heads have biases, as does the output
 layer.
 
-Notation: as in `models/base.py` and `layers/transformer.py`: A attention heads of size D; `a` of them are shown.
+Notation: as in `models/base.py` and `layers/transformer.py`, with A attention heads of size D, `a` of which are shown.
 """
 
 import math
@@ -75,18 +75,18 @@ class LayersConfig(ModelConfig):
     feed_forward_size: Width = Field(default=1024, ge=1)
     """Inner width of the feed-forward networks (d_ff)."""
     heads: int = Field(default=4, ge=1)
-    """Number of attention heads; hidden_size must be a multiple of it."""
+    """Number of attention heads; hidden_size must be a multiple of this number, except in t5."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout rate on embeddings and on the result of every sub-layer."""
+    """Dropout rate on embeddings and on the output of every sub-layer."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on attention weights. It slows training down on a CPU, where it rules out fused attention."""
+    """Dropout rate on attention weights. On a CPU, it slows training down because it rules out fused attention."""
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout rate inside the feed-forward networks."""
     norm: Literal["pre", "post"] = "pre"
     """Where layer normalization is applied: before each sub-layer (pre), which needs no long warm-up, or after it
     (post), as in Vaswani et al. 2017."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
-    """Constant that is added to the variance in normalizations; Joey NMT and OpenNMT-py use 1e-6."""
+    """Constant that is added to the variance in layer normalization; Joey NMT and OpenNMT-py use 1e-6."""
     activation: Activation = "relu"
     """Activation function of the feed-forward networks; silu is also called swish, and gelu_tanh approximates gelu."""
 
@@ -94,7 +94,8 @@ class LayersConfig(ModelConfig):
     def _heads_divide_the_width(self) -> "LayersConfig":
         if self.layer_form.head_size is None and self.hidden_size % self.heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one of them"
+                f"hidden_size must be a multiple of heads, but {self.hidden_size} is not a multiple of {self.heads}; "
+                "change one of them"
             )
         return self
 
@@ -110,7 +111,7 @@ class LayersConfig(ModelConfig):
 
 
 class StacksConfig(LayersConfig):
-    """Settings of an encoder and a decoder with Transformer layers, which the Transformer and T5 share."""
+    """Settings that the Transformer and T5 share: an encoder and a decoder with Transformer layers."""
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     layers: Depth | None = Field(default=None, ge=1)
@@ -118,15 +119,16 @@ class StacksConfig(LayersConfig):
     encoder_layers: Depth = Field(default=3, ge=1)
     """Number of encoder layers."""
     decoder_layers: Depth = Field(default=3, ge=1)
-    """Number of decoder layers; translation is faster with fewer layers than in the encoder."""
+    """Number of decoder layers; the fewer there are, the faster translation is."""
     source_end: bool = True
-    """Whether encoder and decoder attend to the EOS of the source; false is the behaviour of OpenNMT-py."""
+    """Whether the encoder and the decoder attend to the source's EOS; false matches OpenNMT-py."""
     tie: Tie = "decoder"
-    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding
+    and the output layer. all: all three."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is used as the alignment. Default: the second to last."""
     alignment_heads: Literal["mean"] | int = "mean"
-    """Attention of alignment_layer that is used: mean for the mean of all heads, or the number of a head, from 1."""
+    """Head of alignment_layer whose attention is used, counted from 1, or mean for the mean of all heads."""
     src_embedding: AnyEmbeddingConfig = None
     """Contextual source embeddings: `kind` and its settings. Default: a table of word vectors."""
     experts: ExpertsConfig | None = None
@@ -148,12 +150,12 @@ class StacksConfig(LayersConfig):
         layer = self.alignment_layer
         if layer is not None and layer > self.decoder_layers:
             raise ValueError(
-                f"alignment_layer {layer} does not exist, because decoder_layers is {self.decoder_layers}"
+                f"alignment_layer: there is no decoder layer {layer}; choose a number from 1 to {self.decoder_layers}"
             )
         head = self.alignment_heads
         if head != "mean" and head > self.heads:
             raise ValueError(
-                f"alignment_heads {head} does not exist, because heads is {self.heads}"
+                f"alignment_heads: there is no head {head}; choose `mean` or a number from 1 to {self.heads}"
             )
         if self.experts and self.experts.every > max(self.encoder_layers, self.decoder_layers):
             raise ValueError(
@@ -183,23 +185,25 @@ class TransformerConfig(StacksConfig):
     """Settings of the Transformer.
 
     The defaults suit small corpora; the paper's "base" model has hidden_size 512, feed_forward_size 2048, 8 heads, 6
-    layers each in encoder and decoder, and `norm: post`.
+    encoder layers, 6 decoder layers, and `norm: post`.
     """
 
     kind: Literal["transformer"] = "transformer"
-    """Name of the model."""
+    """Model type."""
     embedding_norm: bool = False
-    """Whether the inputs of the first layers are normalized, as in BART (Lewis et al. 2020) and mBART."""
+    """Whether the inputs of the first encoder layer and the first decoder layer are normalized, as in BART (Lewis et
+    al. 2020) and mBART."""
     positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = (
         "sinusoidal"
     )
-    """Position encodings: sinusoids of fixed wavelengths, or learned vectors. sinusoidal_halves: all sines precede all
-    cosines, as in Marian. sinusoidal_fairseq: the same order with different wavelengths, as in M2M100."""
+    """Position encodings. sinusoidal: sinusoids of fixed wavelengths. learned: learned vectors. sinusoidal_halves: all
+    sines precede all cosines, as in Marian. sinusoidal_fairseq: the same order with different wavelengths, as in
+    M2M100."""
     scale_embeddings: bool = True
     """Whether word vectors are multiplied by the square root of hidden_size before position encodings are added, as in
     the paper."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned position embeddings, which limits the text length in tokens; sinusoids have no limit."""
+    """Number of learned position embeddings, which limits the text length in tokens; sinusoids impose no limit."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ class TransformerMemory(Memory):
     """Keys and values of the source for each decoder layer."""
 
     bias: Tensor
-    """The mask in the form of a bias on energies: zero or minus infinity, `(B, 1, 1, S)`."""
+    """The mask as a bias on energies: zero or minus infinity, `(B, 1, 1, S)`."""
     keys: tuple[Tensor, ...]
     """L x `(B, A, S, D)`."""
     values: tuple[Tensor, ...]
@@ -287,7 +291,8 @@ class Transformer(
         """Changes `alignment_layer` and `alignment_heads`, but no weights."""
         if self.copy_gate is not None:
             raise RecipeError(
-                "this model copies with the attention that it shows, so it cannot show a different layer or head"
+                "this model always shows the attention that it copies with, so no other layer or head can be chosen; "
+                "remove --layer and --head"
             )
         changes = {"alignment_layer": layer, "alignment_heads": heads}
         config = cast(TransformerConfig, self.config).changed(changes)
@@ -296,7 +301,7 @@ class Transformer(
 
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
-        # When multiplied by sqrt(H) (section 3.4), each element has a variance of 1.
+        # After multiplication by sqrt(H) (section 3.4), the elements have variance 1.
         nn.init.normal_(embedding.weight, std=self.width**-0.5)
         return embedding
 
@@ -346,7 +351,7 @@ class Transformer(
                 states
             )  # (b, A, s, D), (b, A, s, D)
             if not torch.is_grad_enabled():
-                # Decoding reads keys and values in each step, which would be slower with the strides of a view.
+                # Decoding reads keys and values in each step, which would be slower with strided views.
                 keys = keys.contiguous()
                 values = values.contiguous()
             results.append(keys)
@@ -419,16 +424,16 @@ class Transformer(
 
     @classmethod
     def shows_one_head(cls, config: TransformerConfig) -> bool:
-        """Returns whether `alignment_heads` is a single head that is shown; `copying: learned` shows no head."""
+        """Returns whether the model shows the attention of a single head; with `copying: learned`, it shows no head."""
         return config.alignment_heads != "mean" and config.copying != "learned"
 
     @classmethod
     def auxiliary_objective(cls, config: TransformerConfig) -> str:
-        """Returns the name of the objective that balances the use of experts; empty without experts."""
+        """Returns the name of the objective that balances the use of the experts; empty without experts."""
         return "expert_balance" if config.experts else ""
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Returns how much each expert was used in the forward pass of `output`; see `use_of_experts`."""
+        """Returns how much each expert was used in the forward pass that gave `output`; see `use_of_experts`."""
         return use_of_experts((self.encoder, batch.inputs.mask), (self.decoder, batch.targets.mask))
 
     def attentions(self, batch: Batch) -> LayerAttentions:
@@ -464,7 +469,7 @@ class Transformer(
         )
 
     def _embed(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Returns the input of the first layer of encoder or decoder: scaled word vectors plus position encodings.
+        """Returns the input of the first encoder or decoder layer: scaled word vectors plus position encodings.
 
         See sections 3.4 and 3.5. `ids` are whole texts `(B, T)` or, with a cache, the words of one step `(B, K)`.
         """
@@ -496,7 +501,7 @@ class Transformer(
         return bias
 
     def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor | None:
-        """Returns the bias on the energies of the decoder's self-attention, see `DecoderLayer`; None: a causal mask."""
+        """Returns the bias on the decoder's self-attention energies; None means a causal mask. See `DecoderLayer`."""
         return None
 
     def _heads_to_show(self, need_attention: bool) -> slice | None:
@@ -510,7 +515,7 @@ class Transformer(
     def _join(
         self, states: Tensor, inputs: Tensor, weights: Tensor | None, memory: TransformerMemory
     ) -> ModelOutput:
-        """Returns the output for Q positions per sentence, with the copy gate of the module docstring.
+        """Returns the output for Q positions per sentence, with the copy gate described in the module docstring.
 
         `inputs` and `states`, `(B, Q, H)` each, are the input of the first layer and the result of the last layer.
         `weights` are those of the shown heads, `(B, a, Q, S)`, or None.

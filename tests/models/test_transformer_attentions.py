@@ -196,10 +196,14 @@ def test_another_head_can_be_chosen_later() -> None:
         assert model.config == other.config
         assert torch.equal(told(model, BATCH).attention, told(other, BATCH).attention)
     assert torch.equal(before, model(BATCH))
-    with pytest.raises(RecipeError, match="alignment_heads 4 does not exist, because heads is 3"):
+    with pytest.raises(
+        RecipeError,
+        match="alignment_heads: there is no head 4; choose `mean` or a number from 1 to 3",
+    ):
         model.show(1, 4)
     with pytest.raises(
-        RecipeError, match="alignment_layer 4 does not exist, because decoder_layers is 3"
+        RecipeError,
+        match="alignment_layer: there is no decoder layer 4; choose a number from 1 to 3",
     ):
         model.show(4)
 

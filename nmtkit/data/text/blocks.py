@@ -31,7 +31,7 @@ from nmtkit.data.text.hashes import Mask, PairHashes
 from nmtkit.data.text.normalization import TextForms, comparable
 
 PAIR_WIDTH = 60
-"""Maximum length of the excerpt of each side of a pair, in characters."""
+"""Approximate length, in characters, of the excerpt from each side of a pair."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Example:
     """One example: usually a sentence or document, with its translation if there is one."""
 
     src: str
-    """Text in the column `src`; "" without this column."""
+    """Text in the column `src`; "" if there is no such column."""
     tgt: str | None
     line: int
     """Line number, counted from 1 through all files of the split; each story counts as one line."""
@@ -53,7 +53,7 @@ class Example:
     labels: str | None = None
     """A label, or one label per word, separated by white space."""
     rows: FeatureRows | None = field(default=None, compare=False)
-    """Features of this example, which are not read from the file before they are accessed."""
+    """Features of this example, read from the file only when they are accessed."""
     tags: str = ""
     """Special tokens that precede the source, see `SplitFiles.tags`."""
     languages: tuple[str, str] = ("", "")
@@ -61,20 +61,20 @@ class Example:
 
     @property
     def features(self) -> Rows | None:
-        """Features `(R,F)`, which each access reads from the file; None without features."""
+        """Features `(R,F)`, read from the file at each access; None without features."""
         return None if self.rows is None else self.rows[0]
 
 
 _COLUMN_DEFAULTS: Mapping[str, Any] = {"src": "", "tags": "", "languages": ("", "")}
-"""Values of the fields of an `Example` that are not None if its block lacks the column."""
+"""Default values, other than None, of `Example` fields for columns that a block lacks."""
 
 
 @dataclass
 class Block:
     """Consecutive examples of one split, as read from its files, and the faults found in them.
 
-    An example has two texts, one or none. A single text is stored in `src` even if its column is `tgt`; if there is no
-    text, `src` contains empty strings. `text_columns` has the true names of the columns.
+    An example has two texts, one text or none. A single text is stored in `src` even if its column is `tgt`; if there
+    is no text, `src` contains empty strings. `text_columns` contains the actual names of the columns.
     """
 
     split: str
@@ -218,7 +218,7 @@ class Block:
         rows: Sequence[int] | RowIndices,
         locate: Callable[[int], FaultLocation] | None = None,
     ) -> None:
-        """Records a fault that some pairs have.
+        """Records a fault in some of the pairs.
 
         Args:
             kind: kind of fault.
@@ -232,7 +232,7 @@ class Block:
             self.faults.append(BlockFaults(kind, faulty, locate or self.pair))
 
     def pair(self, row: int) -> FaultLocation:
-        """Returns the location of a pair, with an excerpt of both sides."""
+        """Returns the location of a pair, with excerpts from both sides."""
         text = excerpt(self.src[row], width=PAIR_WIDTH)
         if self.tgt is not None:
             text += f" ||| {excerpt(self.tgt[row], width=PAIR_WIDTH)}"
@@ -352,9 +352,10 @@ def _parse_links(text: str, src: str, tgt: str, place: str, base: Literal[0, 1] 
         words = len(sentence.split())
         if largest >= words:
             raise DataError(
-                f"{place}: a link refers to {name} word {largest + first} (counted from {first}), but the number "
-                f"of {name} words is {words}; check that this is the alignment of these files, in the direction "
-                "source-target. If the links refer to words that are not separated by white space in the text, set "
-                "src_words and tgt_words to files with these words; if they are counted from 1, set alignment_base: 1"
+                f"{place}: a link refers to {name} word {largest + first} (counted from {first}), but the "
+                f"number of {name} words is {words}; check that the alignment belongs to these files and that its "
+                "direction is source-target. If the links refer to words that are not separated by white space in the "
+                "text, set src_words and tgt_words to files with these words; if words are counted from 1, set "
+                "alignment_base: 1"
             )
     return links
