@@ -23,12 +23,14 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
 from nmtkit.core.user_module import OPTION
 from nmtkit.decoding.rules import RULES
+from nmtkit.decoding.scorers import LENGTH_PENALTIES
 from nmtkit.experiment.checks import _MAY_CHANGE
 from nmtkit.layers.attention import SCORES
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS
 from nmtkit.models.embeddings import EMBEDDINGS
 from nmtkit.training.losses.objective import OBJECTIVES
+from nmtkit.training.optimizers import OPTIMIZERS
 from tests.cli.keyboard import typed
 from tests.cli.untrained_runs import (
     CAPTIONER,
@@ -290,6 +292,7 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
         )
     shutil.move(folder / "runs" / "domain-run", folder / "runs" / "domain")
     (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
+    (folder / "tuned.yaml").write_text(blocks("decoding", "yaml")[0], encoding="utf-8")
     # for so little text
     small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"
     (folder / "domain.yaml").write_text(blocks("domain", "yaml")[0] + small, encoding="utf-8")
@@ -447,7 +450,8 @@ def test_python_and_recipes_of_a_page(
     page: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a page registers its own
-    keep_members(monkeypatch, EMBEDDINGS, METRICS, MODELS, OBJECTIVES, RULES, SCORES, TASKS)
+    keep_members(monkeypatch, EMBEDDINGS, LENGTH_PENALTIES, METRICS, MODELS, OBJECTIVES)
+    keep_members(monkeypatch, OPTIMIZERS, RULES, SCORES, TASKS)
     names: dict[str, object] = {"__name__": page, "display": print}  # a notebook has `display`
     for text in blocks(page, "python"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
@@ -575,7 +579,7 @@ def test_saving_a_page_overwrites_nothing(
     refused(console("guide", "first", "--save", "."), "mine.yaml already exists")
     assert Path("mine.yaml").read_text(encoding="utf-8") == "name: changed\n"
     refused(console("guide", "gpu", "--save", "new"), "has no recipes to save")
-    refused(console("guide", "--save", "new"), "--save needs a TOPIC")
+    refused(console("guide", "--save", "new"), "--save requires a TOPIC")
     assert not Path("new").exists()
 
 

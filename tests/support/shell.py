@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.commands import Command, Finished
 
-PROGRAMS = ("cp", "echo", "head", "tail", "cat", "zcat")
+PROGRAMS = ("cp", "echo", "printf", "head", "tail", "cat", "paste", "zcat")
 """Other programs that commands of a page may use."""
 
 
