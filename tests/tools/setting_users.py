@@ -18,7 +18,7 @@ CITATION = re.compile(
     r"et al\.|\([A-Z][\w\s,]*(?:19|20)\d\d|[A-Z]\w+ (?:and [A-Z]\w+ )?(?:19|20)\d\d"
 )
 PLACES = {
-    "recipe": ["recipes/*.yaml", "data/*/*.yaml", "nmtkit/config/recipes/*.yaml"],
+    "recipe": ["recipes/*.yaml"],
     "guide": ["README.md", "nmtkit/guide/*.md", "recipes/README.md", "recipes/results/*.md"],
     "command": ["nmtkit/cli/**/*.py"],
     "preset": ["nmtkit/experiment/presets/*.py", "nmtkit/datasets/*.py"],
@@ -46,8 +46,8 @@ def settings() -> Iterator[Setting]:
     names = {owner.name for owner in house.subclasses_of("Settings")} - foreign
     for path in house.FILES:
         tree = house.tree_of(path)
-        for owner in ast.walk(tree):
-            if isinstance(owner, ast.ClassDef) and owner.name in names:
+        for owner in house.classes_of(path):
+            if owner.name in names:
                 yield from _fields(path, tree, owner)
 
 
@@ -88,7 +88,7 @@ def user_of(setting: Setting, texts: dict[str, dict[str, str]]) -> str:
     }
     for kind, pattern in patterns.items():
         for file, text in texts[kind].items():
-            if pattern.search(text):
+            if setting.name in text and pattern.search(text):
                 return f"{kind}: {file}"
     if setting.paper:
         return f"paper: {setting.paper}"
