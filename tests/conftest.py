@@ -1,5 +1,6 @@
 """What many tests share: a tiny made-up language, recipes for it, and a run trained on it in a few seconds."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -82,6 +83,16 @@ def pytest_runtest_setup() -> None:
 
     torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_identifier_of_languages() -> Iterator[None]:
+    """Every preprocessing loads this model and frees its 100 MiB again, which takes longer than a tiny training."""
+    from nmtkit.datacheck import language
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language, "_load_identifier", functools.cache(language._load_identifier))
+        yield
 
 
 def written_corpus(folder: Path, train: int, valid: int) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import setting_users
-from tests.tools.density import SHORTEST
+from tests.tools.density import SHORTEST, nodes_of, tree_of
 from tests.tools.house import (
     ENTRANCES,
     FILES,
@@ -25,7 +25,6 @@ from tests.tools.house import (
     names_defined_twice,
     room_of,
     rooms,
-    tree_of,
 )
 from tests.tools.machines.__main__ import LEFT_OUT, PLACES
 
@@ -241,13 +240,14 @@ def test_the_zoo_imports_what_the_page_on_extending_names() -> None:
     page = (PACKAGE / "guide" / "extending.md").read_text(encoding="utf-8")
     public = set(re.findall(r"^\| `(nmtkit[\w.]*)` \|", page, re.MULTILINE))
     assert len(public) > 5
-    assert public <= modules().keys()
+    known = modules()
+    assert public <= known.keys()
     used = set()
     for path in FILES:
         if room_of(name_of(path)) != ZOO:
             continue
         for name in imports(path, nested=True):
-            module = name if name in modules() else name.rpartition(".")[0]
+            module = name if name in known else name.rpartition(".")[0]
             if module.startswith("nmtkit."):
                 used.add(module)
                 is_own = module.startswith("nmtkit.zoo")
@@ -280,7 +280,7 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 IMPORTED_ALONE = """
 import os, sys
-import torch  # once for all processes, since it takes longer than everything else
+import numpy  # once for all processes, since it takes longer than everything else
 for name in sys.argv[1:]:
     child = os.fork()
     if not child:
@@ -373,6 +373,19 @@ def test_one_door_per_library() -> None:
     )
 
 
+def test_processes_that_encode_text_import_no_torch() -> None:
+    """It takes seconds and 200 MiB in each worker of `preprocess`."""
+    paths = modules()
+    reached, new = set[str](), {"nmtkit.data.batches.encoding", "nmtkit.data.tokenizers.tokenizers"}
+    while new:
+        reached |= new
+        names = {name for module in new for name in imports(paths[module], nested=False)}
+        assert [name for name in names if name.split(".")[0] == "torch"] == [], new
+        found = {name if name in paths else name.rpartition(".")[0] for name in names}
+        new = {name for name in found if name in paths} - reached
+    assert len(reached) > 20
+
+
 COMMANDS = ("cli/commands/", "zoo/parsing/commands.py")
 """Names, options and help of the commands, without the work: their files import that in functions, and nothing else."""
 
@@ -434,7 +447,7 @@ def test_no_isinstance_on_a_model_or_a_layer_outside_its_room() -> None:
     made = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     assert {"Seq2Seq", "MultiHeadModel", "Transformer", "LearnedPositions"} <= made
     for path in FILES:
-        for node in [] if rooms[path] else ast.walk(tree_of(path)):
+        for node in [] if rooms[path] else nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
                 asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
                 assert not asked & made, f"{name_of(path)}: {ast.unparse(node)}"
@@ -445,7 +458,7 @@ def test_no_kwargs_in_the_core() -> None:
     for room in ("models", "decoding", "training"):
         for path in (PACKAGE / room).rglob("*.py"):
             checked += 1
-            for node in ast.walk(tree_of(path)):
+            for node in nodes_of(path):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                     assert node.args.kwarg is None, (
                         f"{path.name}: {node.name} takes **{node.args.kwarg.arg}"
@@ -502,6 +515,8 @@ def test_names_mean_one_thing() -> None:
 
 def skips_itself(path: Path) -> bool:
     """Whether a test module is skipped as a whole where a library is missing."""
+    if "importorskip" not in path.read_text(encoding="utf-8"):
+        return False  # without parsing it
     calls = [node.value for node in tree_of(path).body if isinstance(node, ast.Assign | ast.Expr)]
     return any(
         isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.importorskip"
@@ -520,6 +535,7 @@ def test_no_module_imports_tests_that_skip_themselves() -> None:
     found = [
         (str(path.relative_to(ROOT)), node.module)
         for path in (ROOT / "tests").rglob("*.py")
+        if skipped & {*re.findall(r"[\w.]+", path.read_text(encoding="utf-8"))}  # else not parsed
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ImportFrom) and node.module in skipped
     ]

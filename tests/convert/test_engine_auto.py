@@ -169,7 +169,14 @@ FALLS_BACK = {
 
 
 @installed
-@pytest.mark.parametrize("options", FALLS_BACK)
+@pytest.mark.parametrize(
+    "options",
+    # two processes that load torch, twice
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * one.startswith("--workers"))
+        for one in FALLS_BACK
+    ],
+)
 def test_one_line_says_why_nmtkit_searches(
     options: str, run: Path, console: Command, tmp_path: Path
 ) -> None:
@@ -223,7 +230,7 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
     refused(
         asked,
-        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; omit what is",
+        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; remove the unsupported",
     )
 
 

@@ -38,7 +38,7 @@ def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
     page = Page(diagnosis_page(diagnosis, "Data check: <mine>", "train.en", [sheet]))
     for said in (
         "Data check: <mine>",
-        "Not ready to train on: 1 error in 1,000 pairs, and 400 warnings.",
+        "Not ready for training: 1 error in 1,000 pairs, and 400 warnings.",
         "train.en:12:4",
         "⟨byte E9⟩",
         "<script>alert(1)</script> {{ 7 * 7 }}{% raw %}",

@@ -9,6 +9,7 @@ import pytest
 
 from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck import examine as examining
+from nmtkit.datacheck import language
 from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.language import Languages, in_foreign_script, main_scripts
@@ -17,6 +18,8 @@ from tests.datacheck.real_looking import lines_by_kind
 
 SRC, TGT = real_looking.pairs(2000)
 TEST_SRC, TEST_TGT = real_looking.pairs(500, "test")
+LOAD_IDENTIFIER = language._load_identifier
+"""The function itself; while tests run, its result is kept for all of them."""
 
 
 def arrays(src: list[str], tgt: list[str]) -> dict[str, TextArrays]:
@@ -85,6 +88,7 @@ def test_a_full_temporary_folder_leaves_the_languages_unexamined(
 ) -> None:
     """py3langid unpacks its model there; a folder that is missing fails as a full one does."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(language, "_load_identifier", LOAD_IDENTIFIER)
     languages = Languages(arrays(SRC, TGT))
     assert languages.codes == {}
     assert set(languages.unclear) == {"src", "tgt"}

@@ -102,24 +102,48 @@ PAIRS: dict[str, tuple[str, str, str]] = {
 """A kind of fault, and the source and target that have it."""
 
 
-def plant(name: str, lines: Lines, number: int) -> str:
-    """Plants a faulty pair, and gives its kind."""
-    kind, *sides = PAIRS[name]
-    src, tgt = ([line.decode() for line in side[number - 1 : number + 40]] for side in lines)
+def plant(name: str, lines: Lines, number: int) -> None:
+    """Plants a faulty pair, made of the next lines of the clean corpus."""
+    _, *sides = PAIRS[name]
+    src, tgt = ([line.decode() for line in side[number - 1 : number + 40]] for side in clean())
     given = {"n": number, "src": src[0], "tgt": tgt[0], "other_src": " ".join(src[5:7])[:70]}
     given["spaced_src"] = src[0].replace(" ", "\u00a0")
     given |= {"long_src": " ".join(src[1:8]), "long_tgt": " ".join(tgt[1:20])}
     for rows, side in zip(lines, sides, strict=True):
         rows[number - 1] = side.format(**given).encode()
-    return kind
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_fault_of_a_pair_is_found_at_its_line(name: str, tmp_path: Path) -> None:
-    lines, numbers = clean(), [12, 400, 1501, 2222, 2950]
-    (kind,) = {plant(name, lines, number) for number in numbers}
-    count, places = found(examine(write(tmp_path, lines)))[kind]
-    assert (count, [line for _, line, _ in places]) == (len(numbers), numbers)
+def planted_numbers(name: str) -> list[int]:
+    """The lines, counted from 1, of the pairs that have this fault."""
+    offset = 3 * list(PAIRS).index(name)
+    return [offset + first for first in (10, 400, 1501, 2222, 2900)]
+
+
+@pytest.fixture(scope="module")
+def faulty_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list[Place]]]:
+    """What is found in a corpus with five pairs of every fault."""
+    lines = clean()
+    for name in PAIRS:
+        for number in planted_numbers(name):
+            plant(name, lines, number)
+    return found(examine(write(tmp_path_factory.mktemp("pairs"), lines)))
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _, _ in PAIRS.values()}))
+def test_faults_of_pairs_are_found_at_their_lines(
+    kind: str, faulty_pairs: dict[str, tuple[int, list[Place]]]
+) -> None:
+    names = [name for name, (planted_kind, _, _) in PAIRS.items() if planted_kind == kind]
+    expected = sorted(number for name in names for number in planted_numbers(name))
+    count, places = faulty_pairs[kind]
+    assert count == len(expected)
+    assert [line for _, line, _ in places] == expected[:MAX_EXAMPLES]
+
+
+def test_nothing_else_is_found_in_faulty_pairs(
+    faulty_pairs: dict[str, tuple[int, list[Place]]],
+) -> None:
+    assert set(faulty_pairs) == {kind for kind, _, _ in PAIRS.values()}
 
 
 def test_repeated_and_joined_lines_are_found(tmp_path: Path) -> None:

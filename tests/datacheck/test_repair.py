@@ -163,7 +163,7 @@ def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: 
     )
     out = tmp_path / "new"
     done = repair({"train": train, "valid": write_pairs(tmp_path, "valid", PAIRS[:5])}, out)
-    assert "files differ in their number of lines" in done["train"].refused
+    assert "files have different numbers of lines" in done["train"].refused
     assert "train." in done["train"].refused
     assert done["train"].files == train
     assert done["valid"].kept == 5

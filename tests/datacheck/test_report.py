@@ -103,7 +103,7 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     )
     assert (
         report.verdict(diagnosis(EMPTY, ENCODING))
-        == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
+        == "Not ready for training: 3 errors in 200 pairs, and 3 warnings."
     )
     split = SplitDiagnosis("data", pairs=1)
     split.src.words[3] = 1
@@ -111,7 +111,7 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     shifted = diagnosis(EMPTY, ENCODING)
     shifted.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
     assert report.verdict(shifted).startswith(
-        "Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 "
+        "Not ready for training: 2,002 errors of 2 kinds in 200 pairs, and 3 "
     )
 
 

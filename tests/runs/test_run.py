@@ -55,7 +55,7 @@ def test_a_trained_run_is_opened_without_its_recipe(
     trained: Path, copy: Path, reads: Counter[str]
 ) -> None:
     _, why = find_run(str(trained))
-    assert why == "as asked"
+    assert why == "as requested"
     one = open_as_translate(trained)
     assert not reads
     (copy / "inference.json").unlink()
@@ -84,6 +84,7 @@ def test_a_recipe_that_was_changed_is_read(copy: Path, reads: Counter[str]) -> N
     assert reads == {"copy": 1}
 
 
+@pytest.mark.slow  # tests/cli/test_cold_start.py asks this of the command
 def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
     program = (
         "import sys; from nmtkit.inference import Translator\n"
@@ -146,5 +147,5 @@ def test_the_member_of_an_ensemble_that_writes_no_text_is_named() -> None:
         run, model = Run(RunFolder(Path(kind))), MODELS.get(kind)(MODELS.get(kind).Config(), sizes)
         run.open_for_inference = lambda *_, model=model: (model, tokenizers, None)
         runs.append(run)
-    with pytest.raises(RecipeError, match=r"^bert: only models that generate text"):
+    with pytest.raises(RecipeError, match=r"^bert: this model does not generate text"):
         EnsembleRun(runs, "probabilities", None).open_for_inference(torch.device("cpu"))

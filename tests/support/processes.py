@@ -13,20 +13,32 @@ from typing import BinaryIO
 
 from tests.support.commands import environment
 
-# Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch,
-# and the first recipe makes what all are checked with. Every command is then a copy of this process, with everything of
-# its own.
+# Loads the commands once, and what they load later on: their work, which declared commands do not load; an optimizer
+# loads torch._dynamo, which takes as long as torch; the first recipe makes what all are checked with; and what is made
+# once in a process: the model that identifies languages, the classes of all characters, the page of a report. Every
+# command is then a copy of this process, with everything of its own.
 SERVER = """\
-import contextlib, ctypes, gc, importlib, json, os, signal, socket, sys
+import contextlib, ctypes, functools, gc, importlib, json, os, pkgutil, signal, socket, sys
+import nmtkit
 from nmtkit.cli import COMMANDS, cli, main
 from nmtkit.config.loading import load
+from nmtkit.datacheck import characters, language
+from nmtkit.plots import pages
 
-later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rouge_score.rouge_scorer"]
+later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu.tokenizers.tokenizer_13a", "rouge_score.rouge_scorer"]
+later += ["numpy.ctypeslib"]
+left = ("nmtkit.zoo", "nmtkit.__main__", "nmtkit.layers.triton_kernels")  # registered by name, runs, is optional
+modules = [module.name for module in pkgutil.walk_packages(nmtkit.__path__, "nmtkit.")]
+later += [name for name in modules if not name.startswith(left)]
 for name in [*later, *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
     importlib.import_module(name)
 for name in COMMANDS:
     cli.get_command(None, name)
 load("demo")
+language._load_identifier = functools.cache(language._load_identifier)
+language._load_identifier()
+characters.character_classes()
+pages._environment().get_template("plots/templates/report.html")
 gc.freeze()
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: who is left behind becomes a child of this process
 ending = {signal.SIGINT, signal.SIGTERM}

@@ -14,6 +14,10 @@ GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells a process."""
 
 
+LOADED_ONCE = ["nmtkit.experiment.stages", "tests.support.begun_runs"]
+"""What takes longest to load; each process is a copy of one that has loaded it, and done nothing else."""
+
+
 def join_as(rank: int, port: int, size: int = 2) -> None:
     """Makes this process one of several."""
     values = (size, rank, rank, "127.0.0.1", port)
@@ -32,7 +36,8 @@ def start(function: Callable[[int, int, str], None], folder: Path, size: int) ->
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED_ONCE)
     processes = [
         context.Process(target=function, args=(rank, port, str(folder)), daemon=True)
         for rank in range(size)

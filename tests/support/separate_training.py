@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,13 @@ def main() -> None:
     import torch
 
     from nmtkit import config
+    from nmtkit.datacheck import language
     from nmtkit.experiment.evaluation import evaluate_test_set
     from nmtkit.experiment.stages import train_stages
     from tests.support.begun_runs import begin_run
 
     torch.set_num_threads(1)
+    language._load_identifier = cache(language._load_identifier)
     device = torch.device("cpu")
     left = []
     for values in json.loads(sys.argv[1]):

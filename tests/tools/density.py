@@ -7,8 +7,8 @@ Store are not counted as nodes. The median function of Joey NMT has 5.4 nodes pe
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 UNCOUNTED_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
@@ -22,6 +22,18 @@ UNCOUNTED_TOKENS = {
 }
 SHORTEST = 5
 """Functions with fewer lines of code are not judged."""
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file, which every measure of it shares."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the tree of a file."""
+    return tuple(ast.walk(tree_of(path)))
 
 
 @dataclass(frozen=True)
@@ -48,17 +60,19 @@ def is_docstring(node: ast.AST) -> bool:
     )
 
 
-def code_lines(text: str) -> set[int]:
+@cache
+def code_lines(path: Path) -> frozenset[int]:
     """The numbers of the lines that hold code."""
-    lines = set()
+    lines: set[int] = set()
+    text = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in UNCOUNTED_TOKENS:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(path):
         if is_docstring(node):
             assert isinstance(node, ast.Expr)
             lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return lines
+    return frozenset(lines)
 
 
 def count_nodes(tree: ast.AST) -> int:
@@ -69,12 +83,13 @@ def count_nodes(tree: ast.AST) -> int:
     return below + (not isinstance(tree, UNCOUNTED_NODES))
 
 
-def functions(path: Path) -> Iterator[Function]:
+@cache
+def functions(path: Path) -> tuple[Function, ...]:
     """Every function and method of a file; a function within another counts for both."""
-    text = path.read_text(encoding="utf-8")
-    lines = code_lines(text)
-    for node in ast.walk(ast.parse(text)):
+    lines, found = code_lines(path), []
+    for node in nodes_of(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert node.end_lineno is not None
             length = len(lines.intersection(range(node.lineno, node.end_lineno + 1)))
-            yield Function(node.name, node.lineno, length, count_nodes(node))
+            found.append(Function(node.name, node.lineno, length, count_nodes(node)))
+    return tuple(found)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from nmtkit.cli import cli
-from tests.tools.density import SHORTEST, Function, code_lines, functions
+from tests.tools.density import SHORTEST, Function, code_lines, functions, nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nmtkit"
@@ -34,28 +34,20 @@ def room_of(name: str) -> str:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def length_of(path: Path) -> int:
     return path.read_text(encoding="utf-8").count("\n")
 
 
-@cache
 def code_of(path: Path) -> int:
     """Lines of code: neither blank, nor a comment, nor within a docstring."""
-    return len(code_lines(path.read_text(encoding="utf-8")))
+    return len(code_lines(path))
 
 
 @cache
 def imports(path: Path, nested: bool) -> list[str]:
     """Absolute dotted names imported by a file; `nested` includes those inside functions."""
-    tree = tree_of(path)
-    nodes = ast.walk(tree) if nested else iter(tree.body)
     found = []
-    for node in nodes:
+    for node in nodes_of(path) if nested else tree_of(path).body:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -105,18 +97,19 @@ def all_functions() -> list[tuple[str, Function]]:
     return [(name_of(path), function) for path in FILES for function in functions(path)]
 
 
+@cache
+def classes_of(path: Path) -> dict[ast.ClassDef, set[str]]:
+    """The classes of a file, each with the names of the classes that it inherits from."""
+    classes = [node for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
+    return {node: {ast.unparse(base).split("[")[0] for base in node.bases} for node in classes}
+
+
 def subclasses_of(root: str) -> list[ast.ClassDef]:
     """The classes of the package that inherit from a class of this name, also through others."""
-    classes = [
-        node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)
-    ]
+    classes = [found for path in FILES for found in classes_of(path).items()]
     names = {root}
     while True:
-        found = [
-            node
-            for node in classes
-            if names & {ast.unparse(base).split("[")[0] for base in node.bases}
-        ]
+        found = [node for node, bases in classes if names & bases]
         if names.issuperset(node.name for node in found):
             return found
         names.update(node.name for node in found)
@@ -197,7 +190,7 @@ def complexity() -> dict[str, int]:
         "commands": commands,
         "overridable parts of models": len(overridable()),
         "raise statements": sum(
-            isinstance(node, ast.Raise) for path in FILES for node in ast.walk(tree_of(path))
+            isinstance(node, ast.Raise) for path in FILES for node in nodes_of(path)
         ),
     }
 

@@ -250,8 +250,8 @@ FAULTS = (
     ),
     Fault(
         name="inference: an unknown word is replaced by its neighbour",
-        before="weights = attention[position, columns]  # (S,)",
-        after="weights = attention[position - 1, columns]",
+        before="weights = attention[position, tags:]  # (L,)",
+        after="weights = attention[position - 1, tags:]",
         tests=("inference",),
     ),
     # ---------------------------------------------------------------------------------------------- config
@@ -361,8 +361,8 @@ FAULTS = (
     ),
     Fault(
         name="cli: a reader that has enough is an error of the command",
-        before="    except BrokenPipeError:  # the program that reads our output has ended\n        code = 1",
-        after="    except BrokenPipeError:  # the program that reads our output has ended\n        code = 2",
+        before="    except BrokenPipeError:  # the program that reads our output has exited\n        code = 1",
+        after="    except BrokenPipeError:  # the program that reads our output has exited\n        code = 2",
         tests=("cli/test_check.py", "cli"),
     ),
     # ---------------------------------------------------------------------------------------------- zoo

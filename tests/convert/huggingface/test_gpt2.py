@@ -24,7 +24,7 @@ def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_pa
     tokenizer, theirs = gpt2(tmp_path / "theirs", **generation)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
     ours = opened(tmp_path / "run")
-    prompts = [" ".join(text.split()[: number % 7]) for number, text in enumerate(TEXTS[:40])]
+    prompts = [" ".join(text.split()[: number % 7]) for number, text in enumerate(TEXTS[:16])]
     encoded = ours.tokenizers.tgt.encode_many(prompts)
     batch, model = collate(None, encoded), raw(tmp_path / "run")
     with torch.inference_mode():
@@ -49,7 +49,7 @@ def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_pa
         mask = torch.ones_like(given)
         written = theirs.generate(given, attention_mask=mask, pad_token_id=tokenizer.eos_token_id)
         texts.append(tokenizer.decode(written[0], skip_special_tokens=True))
-    assert len(set(texts)) > 20
+    assert len(set(texts)) > 8
     assert [one[0].text for one in ours.search(prompts)] == texts
 
 

@@ -208,7 +208,7 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
         assert "ace_Arab" not in refused(console(*command), read, write).err
     refused(
         console(*train, "--from", "en", "--to", "fra_Latn"),
-        "no language 'en': did you mean eng_Latn?",
+        "unknown language 'en': did you mean eng_Latn?",
     )
     refused(
         console(*train, "--from", "eng_Latn", "--to", "zh"), "did you mean zho_Hans or zho_Hant?"
@@ -227,7 +227,7 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora | {"tgt_lang": "xx"})
     refused(
         console("recipe", "check", path),
-        "`data.train.tgt_lang`: no language 'xx' (the model has 202 languages",
+        "`data.train.tgt_lang`: unknown language 'xx' (the model has 202 languages",
     )
 
 
@@ -283,7 +283,7 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
     ]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
     with pytest.raises(
-        RecipeError, match="whose decoder begins with the target language of the run"
+        RecipeError, match="whose decoder starts with the token of the run's target language"
     ):
         begin_run(load_recipe(path), str(texts / "tuned"))
 
@@ -292,14 +292,16 @@ def test_one_training_teaches_two_languages(texts: Path) -> None:
     """A small NLLB learns to turn sentences round in French, and to say the first word twice in German."""
     public("nllb", texts / "theirs", scale=0.3)
     import_run(texts / "theirs", str(texts / "imported"))
-    doubled = [" ".join(source.split()[:1] * 2) for source in SOURCES]
-    write_lines(texts / "doubled", doubled)
+    sources, turned = SOURCES[:5], TARGETS[:5]
+    doubled = [" ".join(source.split()[:1] * 2) for source in sources]
+    for name, lines in (("src", sources), ("tgt", turned), ("doubled", doubled)):
+        write_lines(texts / name, lines)
     corpora = [
         {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"},
         {"src": "src", "tgt": "doubled", "src_lang": "eng_Latn", "tgt_lang": "deu_Latn"},
     ]
     path = write_recipe(
-        texts / "tuned.yaml", texts / "imported", corpora, updates=400, optimizer="adam", lr=0.004
+        texts / "tuned.yaml", texts / "imported", corpora, updates=200, optimizer="adam", lr=0.004
     )
     run, _ = trained(path, texts / "tuned")
     how: dict[str, Any] = {
@@ -307,5 +309,5 @@ def test_one_training_teaches_two_languages(texts: Path) -> None:
         "source_language": "eng_Latn",
         "search_settings": {"max_length": 60},
     }
-    for target, expected in (("fra_Latn", TARGETS), ("deu_Latn", doubled)):
-        assert Translator.load(run.folder.path, to=target, **how).translate(SOURCES) == expected
+    for target, expected in (("fra_Latn", turned), ("deu_Latn", doubled)):
+        assert Translator.load(run.folder.path, to=target, **how).translate(sources) == expected

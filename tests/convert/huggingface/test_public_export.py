@@ -22,6 +22,7 @@ from nmtkit.decoding.candidates import Candidates, best_candidates
 from nmtkit.decoding.search_state import SearchState
 from nmtkit.runs.run import Run
 from tests.convert.huggingface.public import TEXTS
+from tests.support.cases import daily
 from tests.support.commands import Command, refused, succeeded, write_lines
 
 pytest.importorskip("transformers")
@@ -30,8 +31,10 @@ import transformers
 from tests.convert.huggingface.fine_tuning import LANGUAGES, SOURCES, TARGETS, trained, write_recipe
 from tests.convert.huggingface.random_models import bert, gpt2, made, public
 
-PAIRS = ["bart", "pegasus", "mbart", "mbart50", "nllb", "m2m100", "t5", "t5 v1.1"]
-LINES = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:24])]
+PAIRS = ["bart", "pegasus", "mbart", "nllb", "m2m100", "t5", "t5 v1.1", "mbart50"]
+QUICK_FIRST = daily(PAIRS, len(PAIRS) - 1)
+"""The last one has the layers of mbart, and is told its languages as nllb is."""
+LINES = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:12])]
 BEAMS = [1, 4]
 ROUNDING = 3e-5
 """Sums of log-probabilities near -40 in single precision differ by less between two libraries."""
@@ -65,7 +68,7 @@ def ours(folder: Path, beam_size: int, **settings: object) -> list[str]:
     return Translator.load(folder, device="cpu", search_settings=search).translate(LINES)
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", QUICK_FIRST)
 def test_a_tuned_model_writes_the_same_in_transformers(kind: str, tmp_path: Path) -> None:
     run = tuned(kind, tmp_path)
     export_run(run, "huggingface", tmp_path / "exported")
@@ -73,7 +76,7 @@ def test_a_tuned_model_writes_the_same_in_transformers(kind: str, tmp_path: Path
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported")
     batch = tokenizer(LINES, return_tensors="pt", padding=True)
     expected = {beam: ours(run.folder.path, beam) for beam in BEAMS}
-    assert len({*expected[4]}) > 9
+    assert len({*expected[4]}) > 6
     for beam in BEAMS:
         written = model.generate(**batch, num_beams=beam)
         texts = tokenizer.batch_decode(written, skip_special_tokens=True)
@@ -83,14 +86,14 @@ def test_a_tuned_model_writes_the_same_in_transformers(kind: str, tmp_path: Path
             for text, own in zip(texts, expected[beam], strict=True)
             if "<unk>" not in text
         ]
-        assert len(pairs) >= 20
+        assert len(pairs) >= 10
         assert [text.split() for text, _ in pairs] == [own.split() for _, own in pairs]
     # What was exported can be imported again, with its languages.
     import_run(tmp_path / "exported", str(tmp_path / "again"))
     assert ours(tmp_path / "again", 1) == expected[1]
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", QUICK_FIRST)
 def test_a_tuned_model_writes_the_same_in_ctranslate2(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +138,7 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
                 assert result.scores == pytest.approx([one.score for one in ours], abs=1e-4)
             else:
                 assert smallest_gap(beam, line, monkeypatch) < ROUNDING
-    assert len({*all_texts}) > 30
+    assert len({*all_texts}) > 20
     assert {*finished} == {True, False}
 
 
