@@ -1,28 +1,28 @@
-"""Beam search: the start of a search for a batch of sentences, and the step that is repeated until they are done.
+"""Beam search for a batch: how a search begins, and the step that is repeated until all sentences are done.
 
-A step reads the last token of each hypothesis, and considers the 2K best continuations of a sentence's K hypotheses.
-Of the best K, those that end in EOS are finished; the K best continuations that do not end survive. Among equal scores,
-the continuation of the better parent comes first, then the one with the smaller id. So the sentences in a batch do not
-influence one another, except that sums are rounded differently in batches of different sizes. All decisions are made on
-the device, so that the host never waits for it.
+A step reads the last token of each hypothesis, and considers the 2K best continuations of each sentence's K hypotheses.
+Among the K best, those that end in EOS are finished; the K best continuations that do not end in EOS survive. Ties are
+broken by parent, the better one first, and then by token id, the smaller one first. The sentences in a batch therefore
+do not influence each other, except that sums may be rounded differently in batches of different sizes. All decisions
+are made on the device, so that the host never waits for it.
 
-Sampling uses the same step, but draws the continuations instead.
+Sampling uses the same step, but draws the continuations instead of choosing the best ones.
 
-Hypotheses continue the prompt of their sentence if the batch has a `prompt`. It is read in one pass if the model
-supports that. A prompt is not scored and does not count towards lengths and limits, but its n-grams are not repeated,
-and repeating its tokens incurs the repetition penalty.
+If the batch has a `prompt`, hypotheses continue the prompt of their sentence. Prompts are read in one pass if the model
+supports that. A prompt is not scored and does not count towards lengths and limits, but its n-grams may not be
+repeated, and repeating its tokens incurs the repetition penalty.
 
 Notation as in `nmtkit/models/base.py`, and:
 
     W  hypotheses per sentence in this step: 1 in the first step, K in all others; N = B*W
     C  candidates per sentence and step: 2K, so that K remain even if K of them end; K when sampling
     G  groups of diverse beam search
-    X  columns of the scores in a step: the target vocabulary or the words of a shortlist, and the words that can be
+    X  columns of the scores in a step: the target vocabulary or the words of a shortlist, plus the words that can be
        copied
 
-A penalty can guide the choice of continuations in a step, count in the ranking scores of finished hypotheses, or do
-both. A step is called guided if a penalty lowers the scores by which it chooses continuations. No penalty changes the
-log-probabilities that hypotheses report.
+A penalty can guide the choice of continuations in a step, count towards the ranking scores of finished hypotheses, or
+do both. A step is called guided if a penalty lowers the scores by which it chooses continuations. No penalty changes
+the log-probabilities that hypotheses report.
 
     penalty                      guides the choice in a step            counts in the ranking
     length penalty               no: all candidates are equally long    divides the log-probability
@@ -80,9 +80,9 @@ from nmtkit.models.abilities import (
 from nmtkit.models.base import Decoder, DecoderState, ModelOutput
 
 MANY_LOGITS = 1 << 17
-"""Number of logits from which skipping the softmax is faster than computing it."""
+"""Minimum number of logits at which ranking without the softmax is faster than ranking with it."""
 DIVERSITY_STRENGTH = 0.5
-"""Penalty on a word in diverse beam search, for each hypothesis of an earlier group that chose it in the same step."""
+"""Penalty on a word in diverse beam search, per hypothesis of an earlier group that chose the word in this step."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ NO_TOKEN_CLASSES = TokenClasses()
 
 @dataclass(frozen=True)
 class StepResult(Rows):
-    """The result of a step, which is kept until the hypotheses of its sentences have been read."""
+    """Result of a step, kept until the hypotheses of its sentences have been read."""
 
     candidates: Candidates
     tokens: Tensor
-    """The extended id of each candidate `(B,C)`."""
+    """Extended id of each candidate's token `(B,C)`."""
     ranking: Tensor
     """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
-    """Attention of the hypotheses that the step continues `(B,K,*)`; in the first step all K rows are equal. None if
-    attention is not needed."""
+    """Attention of the hypotheses that the step continues `(B,K,*)`; in the first step, all K rows are the same. None
+    if attention is not needed."""
     copy_gate: Tensor | None
     """Copy gate of the hypotheses that the step continues `(B,K,1)`; None if the model does not copy or attention is
     not needed."""
@@ -118,12 +118,12 @@ class StepResult(Rows):
 
 @dataclass(frozen=True)
 class Continuations:
-    """The scores of all continuations of N hypotheses, after the rules."""
+    """Scores of all continuations of the N hypotheses, after the rules have been applied."""
 
     values: Tensor
     """Log-probabilities `(N,X)`, or logits if `log_sums` is set."""
     log_sums: Tensor | None = None
-    """Logarithm of the sum of the exponentials of the logits, before the rules, `(N,)`."""
+    """Log-sum-exp of the logits before the rules were applied, `(N,)`; None if the values are log-probabilities."""
     block_maxima: Tensor | None = None
     """Maxima of the values in blocks of `BLOCK` columns `(N,blocks)`; None if they have not been computed. Always None
     in guided steps, because the penalties would change the maxima."""
@@ -157,11 +157,11 @@ class BeamSearch:
         if n_best > config.n_hypotheses:
             key = config.size_key
             raise RecipeError(
-                f"n_best {n_best} is more than {key} {config.n_hypotheses}: raise {key}, or lower n_best"
+                f"n_best is {n_best}, but {key} is only {config.n_hypotheses}: raise {key} or lower n_best"
             )
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError(
-                "coverage_penalty: coverage requires attention, but this model has none; set it to 0"
+                "coverage_penalty: this model has no attention, which the penalty requires; set coverage_penalty to 0"
             )
         self.model = model
         self.config = config
@@ -179,9 +179,9 @@ class BeamSearch:
     def step(self, state: SearchState) -> StepResult:
         """Takes one step for every sentence, and advances `state` to the next position.
 
-        A step can be captured as a CUDA graph, so nothing here may read a value from the device, and no size may depend
-        on one. All tensors of the state are replaced with new ones that share no memory with them. Only the cache is
-        written in place, at the current position.
+        A step can be captured as a CUDA graph, so nothing here may read a value from the device, and no tensor size may
+        depend on such a value. All tensors of the state are replaced with new tensors that share no memory with the old
+        ones. Only the cache is written in place, at the current position.
         """
         config = self.config
         sentences = state.sentences
@@ -198,7 +198,7 @@ class BeamSearch:
             coverage = self._add_to_coverage(state.hypotheses.coverage, output)
             coverage_scores = self._coverage_scores(self.coverage_penalty, coverage, sentences)
 
-        # 3. The scores of all continuations after the rules, and the scores that guide the choice among them.
+        # 3. The scores of all continuations after applying the rules, and the scores that guide the choice among them.
         is_guided_by_coverage = self._is_guided_by_coverage()
         has_repetition_penalty = sentences.repetition_penalties is not None
         has_diversity = sentences.diversity_penalties is not None
@@ -208,7 +208,7 @@ class BeamSearch:
         divisor = self._candidate_divisors(state)  # (B,1)
         parent_scores = sentences.scores  # (B,W)
         if continuations.log_sums is not None:
-            # log p = logit - log_sum. The subtraction is done once for all continuations, in the score of the parent.
+            # log p = logit - log_sum. Subtracting log_sum from the parent's score covers all of its continuations.
             parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
         guided_values = continuations.values  # (N,X)
         if sentences.repetition_penalties is not None:
@@ -220,15 +220,15 @@ class BeamSearch:
             parent_scores = parent_scores + sentences.repetition_penalties
         # The second condition follows from the first; only the type checker needs it.
         if is_guided_by_coverage and coverage_scores is not None:
-            # The ranking adds the coverage penalty after the division by the divisor, so here it is multiplied by the
-            # divisor.
+            # The ranking adds the coverage penalty after dividing by the divisor, so the penalty is multiplied by the
+            # divisor here.
             parent_scores = parent_scores + coverage_scores * divisor
 
         # 4. The best continuations of each sentence.
         candidates, diversity_penalties = self._choose_candidates(
             state, guided_values, parent_scores, continuations.block_maxima
         )
-        token_penalties = None  # (B,C): the repetition penalty of each last token, zero or less
+        token_penalties = None  # (B,C): repetition penalty of each last token, zero or less
         if is_guided:
             candidates, token_penalties = restore_model_scores(
                 candidates,
@@ -255,7 +255,7 @@ class BeamSearch:
                 parents=candidates.parents, tokens=tokens, scores=candidates.scores, ranking=ranking
             )
 
-        # 7. The sentences after the step: the new tokens of their hypotheses, and which of them are done.
+        # 7. The sentences after the step: the new tokens of their hypotheses, and which sentences are done.
         next_sentences = replace(
             sentences,
             tokens=tokens.gather(1, candidates.survivors),
@@ -281,8 +281,8 @@ class BeamSearch:
     def advance_model(self, state: SearchState) -> tuple[ModelOutput, DecoderState]:
         """Runs the model on the last token of each hypothesis; returns its output and its next state.
 
-        Apart from writing the cache entries of the current position, it leaves `state` unchanged. It may be called
-        twice at the same position, as `nmtkit.decoding.tracing` does.
+        Apart from writing the cache entries of the current position, this leaves `state` unchanged. The method may be
+        called twice at the same position; `nmtkit.decoding.tracing` does so.
         """
         sentences = state.sentences
         return self.model.advance(
@@ -303,7 +303,7 @@ class BeamSearch:
     def _choose_candidates(
         self, state: SearchState, values: Tensor, parent_scores: Tensor, block_maxima: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Chooses the candidates of a step, as diverse, constrained or plain beam search or sampling does.
+        """Chooses the candidates of a step by diverse, constrained or plain beam search, or by sampling.
 
         Args:
             state: the state of the search.
@@ -379,14 +379,14 @@ class BeamSearch:
         return candidates.scores + penalties, penalties.gather(1, candidates.survivors)
 
     def _is_guided_by_coverage(self) -> bool:
-        """Whether the coverage penalty guides the choice of candidates."""
+        """Returns whether the coverage penalty guides the choice of candidates."""
         if self.coverage_penalty is None or self.sampling is not None:
             return False
         return self.coverage_penalty.guides_choice
 
     def _add_to_coverage(self, coverage: Tensor | None, output: ModelOutput) -> Tensor:
         """Returns the sum of all attention so far `(N,S)`, always as a new tensor that shares no memory with others."""
-        assert output.attention is not None, "a model without attention has no coverage penalty"
+        assert output.attention is not None, "a coverage penalty requires attention"
         if coverage is None:
             return output.attention.clone()
         return output.attention + coverage
@@ -404,7 +404,7 @@ class BeamSearch:
         return coverage_score(penalty, coverage, words)
 
     def _may_skip_softmax(self, sentences: SentenceState) -> bool:
-        """Whether the best continuations can be found without the softmax, and faster than with it.
+        """Returns whether it is possible, and faster, to find the best continuations without the softmax.
 
         The log-softmax subtracts the same number from all logits of a hypothesis, so `step` can subtract it from the
         score of the hypothesis instead.
@@ -419,9 +419,9 @@ class BeamSearch:
     def _score_continuations(
         self, state: SearchState, output: ModelOutput, needs_log_probs: bool
     ) -> Continuations:
-        """Returns the scores of all continuations after the rules.
+        """Returns the scores of all continuations after applying the rules.
 
-        They are logits unless `needs_log_probs` is set or the model copies.
+        The scores are logits unless `needs_log_probs` is set or the model copies.
         """
         memory = state.sentences.memory
         if needs_log_probs:
@@ -444,7 +444,7 @@ class BeamSearch:
         return Continuations(logits, log_sums, maxima)
 
     def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
-        """Returns log-probabilities `(N,X)` or logits after all rules; may overwrite `log_probs`."""
+        """Returns log-probabilities or logits `(N,X)` after applying all rules; may overwrite `log_probs`."""
         rules = state.sentences.rules
         constraints = state.constraints
         live = self.live_hypotheses(state, log_probs)
@@ -462,7 +462,7 @@ class BeamSearch:
         return log_probs
 
     def live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
-        """Returns the hypotheses as rules see them; `log_probs` `(N,X)` are the scores before any rule."""
+        """Returns the hypotheses as rules see them; `log_probs` `(N,X)` are the scores before any rule is applied."""
         sentences = state.sentences
         memory = sentences.memory
         position = state.cache.position  # (B,)
@@ -496,10 +496,10 @@ class BeamSearch:
         position.
 
         The setting `stop` decides when a sentence is done. With `first_k`, K hypotheses must be finished. With `exact`,
-        `n_best` must be finished, and no unfinished one may be able to overtake the worst of them, even if all its
-        tokens up to the length limit had a probability of 1. With `huggingface`, K must be finished, and the best
-        unfinished one must not be better, at its current length, than the worst of them. A sentence is also done at its
-        length limit, or if no continuation is left.
+        `n_best` hypotheses must be finished, and no unfinished hypothesis may be able to overtake the `n_best`-th best
+        of them, even if all its tokens up to the length limit had a probability of 1. With `huggingface`, K hypotheses
+        must be finished, and no unfinished hypothesis may be better, at its current length, than the K-th best of them.
+        A sentence is also done at its length limit, or if no continuation is left.
         """
         n_groups = self.config.n_groups
         position = state.cache.position  # (B,)
@@ -527,7 +527,7 @@ class BeamSearch:
         has_none_left = best_unfinished == -INFINITY  # (B,)
         done = sentences.done | is_satisfied.all(1) | is_at_limit | has_none_left  # (B,)
 
-        # The hypotheses of a satisfied group, and those of a sentence that is done, are not continued.
+        # Hypotheses are not continued if their group is satisfied or their sentence is done.
         group_done = done[:, None]  # (B,1)
         if n_groups > 1:
             group_done = group_done | is_satisfied  # (B,G)
@@ -597,7 +597,7 @@ class BeamSearch:
         config = self.config
         device = self.device
         host_batch = batch
-        # A clone, because sentences that are inserted later are written into these tensors.
+        # Cloned, because sentences that are inserted later are written into these tensors.
         batch = batch.to(device).mapped(torch.clone)
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
@@ -713,8 +713,8 @@ class BeamSearch:
         """Returns the rules of this search, in the order in which they are applied.
 
         The minimum length comes before n-gram blocking, because a sentence in which n-gram blocking forbids every token
-        may end early. A forced prefix comes after both, because it overrides them. All batches without prefixes and
-        terms have the same rules, so their sentences can take each other's slots.
+        may end early. A forced prefix comes after these two rules, because it overrides them. All batches without
+        prefixes or terms have the same rules, so their sentences can take each other's slots.
         """
         config = applicable_limits(self.config, batch)
         special_tokens = [PAD, BOS]
@@ -738,7 +738,7 @@ class BeamSearch:
     ) -> Tensor:
         """Returns the maximum number of tokens of each sentence, including EOS, `(B,)`, on the CPU.
 
-        A limit exceeds the model's number of positions only if a prefix, constraints or a rule need more tokens.
+        A limit exceeds the model's number of positions only if a prefix, a rule or the constraints require more tokens.
         """
         config = applicable_limits(self.config, batch)
         required = None  # (B,): number of tokens that the limit must leave room for
@@ -794,14 +794,14 @@ class BeamSearch:
 def diverse_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int
 ) -> tuple[Candidates, Tensor]:
-    """Chooses the candidates of diverse beam search, group by group; each of G groups has a beam of size K/G.
+    """Chooses the candidates of diverse beam search, group by group; each of the G groups has a beam of size K/G.
 
     In each group, the score of a word is lowered by `DIVERSITY_STRENGTH` for every hypothesis of an earlier group that
     continues with this word: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
 
     Args:
         log_probs: scores of all continuations `(N,X)`.
-        scores: scores of the hypotheses `(B,W)`. Columns g*K/G to (g+1)*K/G-1 belong to group g. In the first step all
+        scores: scores of the hypotheses `(B,W)`. Columns g*K/G to (g+1)*K/G-1 belong to group g. In the first step, all
             groups continue the same single hypothesis.
         beam_size: K.
         n_groups: G.
@@ -840,7 +840,7 @@ def diverse_candidates(
             )
         )
 
-        # For later groups, lower the scores of the words that the survivors end with.
+        # For later groups, lower the scores of the survivors' last words.
         is_missing = group_best.survivor_scores == -INFINITY  # (B,K/G): no continuation was left
         words = group_best.columns.gather(1, group_best.survivors)  # (B,K/G)
         surviving_words = words.masked_fill(is_missing, NO_TOKEN)  # (B,K/G)
@@ -862,12 +862,12 @@ def diverse_candidates(
 
 
 def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Candidates:
-    """Returns new candidates, in which all hypotheses of sentences that take their last step end with EOS.
+    """Returns new candidates in which all hypotheses of sentences at their last step end with EOS.
 
     The log-probability of this EOS is not counted.
 
     Args:
-        is_last: whether this is the last step of each sentence `(B,1)`.
+        is_last: whether each sentence takes its last step `(B,1)`.
         candidates: the candidates of the step.
         scores: log-probabilities of the hypotheses before the step `(B,W)`.
     """
@@ -875,7 +875,7 @@ def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Can
     width = scores.shape[1]
     indices = torch.arange(n_candidates, device=scores.device)  # (C,)
     indices = indices.expand_as(candidates.columns)  # (B,C)
-    # Candidate c continues hypothesis c. The candidates with an index of W or above are not needed.
+    # Candidate c continues hypothesis c. Candidates with an index of W or higher are not needed.
     parents = indices.clamp(max=width - 1)  # (B,C)
     end_scores = scores.gather(1, parents)  # (B,C)
     end_scores = end_scores.masked_fill(indices > parents, -INFINITY)
@@ -928,7 +928,7 @@ def restore_model_scores(
 
 
 def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
-    """Returns the settings, without limits that depend on the source length if the batch has no source texts."""
+    """Returns the settings; if the batch has no source texts, removes the limits that depend on the source length."""
     if batch.reads_text:
         return config
     return config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
@@ -947,7 +947,7 @@ def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
         return renumber_by_position(ids, source, vocabulary_size, UNK)
 
     source_length = source.shape[1]
-    padding = -(vocabulary_size + source_length) % BLOCK  # searching complete blocks is faster
+    padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are faster to search
     return replace(
         batch,
         inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),

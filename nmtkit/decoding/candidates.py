@@ -1,7 +1,7 @@
-"""The candidates of a step of beam search: the best continuations, with ties broken in the same way everywhere.
+"""The candidates in a step of beam search: the best continuations, with ties broken consistently.
 
-Notation as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column, where the parent
-is the index of a hypothesis within its sentence, below W.
+Notation as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column, where parent, a
+number below W, is the index of a hypothesis within its sentence.
 """
 
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
 
 BLOCK = 64
-"""Number of columns in a block; the first pass of a top-k reads only the maximum of each block. It is a multiple of the
-processor's vector width, and close to sqrt(X)."""
+"""Number of columns in a block, a multiple of the processor's vector width and close to sqrt(X). The first pass of a
+top-k reads only the maximum of each block."""
 SORTED_DIRECTLY = 4096
-"""Number of values up to which, on a CPU, sorting them directly is faster than building integer keys."""
+"""Maximum number of values for which, on a CPU, sorting directly is faster than building integer keys."""
 
 
 @dataclass(frozen=True)
 class Candidates(Rows):
     """The candidates of one step for each of B sentences.
 
-    They are sorted, best first, except that samples are in the order in which they were drawn, groups of diverse beam
-    search come one after the other, and a constrained search puts the survivors before the finished hypotheses.
+    They are sorted best first, with three exceptions: samples are in the order in which they were drawn, the groups of
+    diverse beam search come one after another, and constrained search puts survivors before finished hypotheses.
     """
 
     columns: Tensor
@@ -35,20 +35,21 @@ class Candidates(Rows):
     parents: Tensor
     """Index of the hypothesis that each candidate continues, below W, `(B,C)`."""
     scores: Tensor
-    """Cumulative log-probability of each candidate `(B,C)`; minus infinity if there are fewer than C continuations."""
+    """Cumulative log-probability of each candidate `(B,C)`; minus infinity where fewer than C continuations exist."""
     ended: Tensor
     """Whether each candidate becomes a finished hypothesis, `(B,C)`, bool."""
     survivors: Tensor
     """Indices of the candidates that make up the next beam, below C, `(B,K)`."""
     survivor_scores: Tensor
-    """Log-probabilities of the survivors `(B,K)`; minus infinity if there are fewer than K survivors."""
+    """Log-probabilities of the survivors `(B,K)`; minus infinity where fewer than K candidates survive."""
 
 
 def best_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, block_maxima: Tensor | None = None
 ) -> Candidates:
-    """Returns the 2K best continuations. Those of the best K that end are finished; the K best that do not end survive.
+    """Returns the 2K best continuations. Among the K best, those that end are finished.
 
+    The K best continuations that do not end survive.
     The arguments are as in `top_continuations`.
     """
     candidate_scores, flat_indices = top_continuations(
@@ -60,7 +61,8 @@ def best_candidates(
     is_end = columns == EOS  # (B,C)
     ended = is_end & (candidate_scores > -INFINITY)
     ended[:, beam_size:] = False
-    # A stable sort by the flags puts the candidates that do not end first, and keeps both kinds sorted best first.
+    # A stable sort by the flags moves the candidates that do not end to the front, and keeps both kinds sorted best
+    # first.
     _, order = is_end.sort(dim=1, stable=True)  # (B,C)
     survivors = order[:, :beam_size]  # (B,K)
     return Candidates(
@@ -79,8 +81,8 @@ def top_continuations(
     """Returns the C best continuations of each sentence's hypotheses: an exact top-k of `scores + log_probs`.
 
     A first top-k selects blocks of columns by their maxima. The selected blocks contain all of the best continuations,
-    so a second top-k reads only these blocks, which is faster than a single top-k over all columns. In both passes, the
-    first of equal values wins.
+    so a second top-k reads only these blocks, which is faster than a single top-k over all columns. Both passes break
+    ties by flat index, lowest first.
 
     Args:
         log_probs: log-probabilities of all continuations `(N,X)`, or logits if the logsumexp of each row has been
@@ -90,8 +92,8 @@ def top_continuations(
         block_maxima: the maximum of each block in each row of `log_probs` `(N,blocks)`, if it has been computed.
 
     Returns:
-        The scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. If there are fewer than C,
-        the remaining scores are minus infinity.
+        The scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. If there are fewer than C
+        continuations, the remaining scores are minus infinity.
     """
     n_sentences, width = scores.shape
     n_columns = log_probs.shape[1]
@@ -107,14 +109,14 @@ def top_continuations(
     block_scores = block_scores.view(n_sentences, -1)  # (B,W*blocks)
     n_chosen = min(count, width * n_blocks)
     _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
-    # Sorted by flat index, so that the first of equal values also comes first in the second pass.
+    # Sorted by flat index, because the second pass puts tied values in the order in which it reads them.
     chosen_blocks, _ = chosen_blocks.sort(1)
 
     # 2. The values of these blocks.
     parents = chosen_blocks // n_blocks  # (B,chosen)
     first_columns = torch.sub(chosen_blocks, parents, alpha=n_blocks) * BLOCK  # (B,chosen)
-    # The last block of a row may be shorter. It is read together with columns of the block before it, which are masked
-    # below.
+    # The last block of a row may be shorter. It is read together with some columns of the block before it, which are
+    # masked below.
     read_columns = first_columns.clamp(max=n_columns - block_size)  # (B,chosen)
     block_starts = torch.add(read_columns, parents, alpha=n_columns)  # (B,chosen): flat indices
     sentence_starts = torch.arange(
@@ -146,7 +148,7 @@ def top_continuations(
 def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
     """Returns `size` consecutive values of the flattened `log_probs`, starting at each of M flat indices: `(M,size)`.
 
-    All possible windows are overlapping views of one tensor, so only the selected ones are copied.
+    All possible windows are overlapping views of one tensor, so only the selected windows are copied.
     """
     flat = log_probs.reshape(-1)  # (N*X,)
     n_windows = len(flat) - size + 1
@@ -157,8 +159,8 @@ def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the largest values of each row `(B,M)`, in descending order, and their columns, each `(B,count)`.
 
-    Of equal values, the one in the first column comes first, whereas the order of `torch.topk` depends on the length of
-    the row. NaN counts as the largest value.
+    Ties are broken by column, lowest index first; with `torch.topk`, the order of ties depends on the row length. NaN
+    counts as the largest value.
     """
     is_on_cpu = values.device.type == "cpu"
     has_keys = values.dtype == torch.float32  # the integer keys below are built from 32 bits
@@ -177,7 +179,7 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if bool(is_unique):
             return best, columns
 
-    # If there are ties, choose by 64-bit keys, which are all different. The upper half of a key has the bits of the
+    # If there are ties, choose by 64-bit keys, which are all distinct. The upper half of a key contains the bits of the
     # float. Interpreted as integers, the bits of positive floats are in ascending order and those of negative floats in
     # descending order, so all bits of negative floats except the sign are flipped. The lower half is larger for earlier
     # columns.

@@ -13,8 +13,8 @@ are met in time.
 
 Notation as in `nmtkit.decoding.beam_search`, and:
 
-    U    largest number of positive constraints of a sentence
-    R    largest number of negative constraints of a sentence
+    U    largest number of positive constraints on a sentence
+    R    largest number of negative constraints on a sentence
     L    largest number of tokens in a constraint
     M    number of candidates that a step considers: W * (U + 1) + 2 * K
     ...  either N, for hypotheses, or B,M, for candidates
@@ -49,7 +49,7 @@ class Constraints(Rows):
     """Whether each source token begins a word `(B,S)`, bool; None if the model does not copy."""
 
     def tokens_needed(self) -> Tensor:
-        """Returns the maximum number of tokens that the positive constraints need, with boundary tokens, `(B,)`."""
+        """Returns the maximum number of tokens needed for the positive constraints and boundary tokens, `(B,)`."""
         lengths = _lengths(self.positive)  # (B,U)
         has_term = lengths > 0  # (B,U)
         return (lengths + has_term).sum(1)
@@ -102,13 +102,13 @@ class ConstrainedBeam:
     # --------------------------------------------------------------------------------- what the constraints forbid
 
     def forbid(self, log_probs: Tensor, end: Tensor, forced: Tensor | None, memory: Memory) -> None:
-        """Forbids, in place, the last token of each negative constraint, and EOS until all positive ones are met.
+        """Forbids, in place, tokens that complete a negative constraint, and EOS until all positive ones are met.
 
         Args:
-            log_probs: scores of the continuations after the rules `(N,X)`.
-            end: the model's own log-probability of EOS `(N,)`. EOS is allowed if all tokens would be forbidden.
-            forced: the token with which each hypothesis must continue `(N,)`, as in `LiveHypotheses`. If a specific
-                token is forced, the scores of the hypothesis are not changed.
+            log_probs: scores of the continuations after applying the rules `(N,X)`.
+            end: the model's own log-probability of EOS `(N,)`. EOS is allowed if no other token is.
+            forced: the token with which each hypothesis must continue `(N,)`, as in `LiveHypotheses`. The scores of
+                hypotheses with a specific forced token are not changed.
             memory: the encoded sources.
         """
         if forced is None:
@@ -122,7 +122,7 @@ class ConstrainedBeam:
         allow_end_if_stuck(log_probs, end)
 
     def _forbid_last_tokens(self, log_probs: Tensor, is_free: Tensor, memory: Memory) -> None:
-        """Forbids, in place, tokens that would complete a negative constraint, for hypotheses with `is_free` `(N,)`."""
+        """Forbids, in place, tokens that would complete a negative constraint, where `is_free` `(N,)` is set."""
         negative = self._per_hypothesis(self.constraints.negative)  # (N,R,L)
         lengths = _lengths(negative)  # (N,R)
         last = (lengths - 1).clamp(min=0).unsqueeze(2)  # (N,R,1)
@@ -141,9 +141,9 @@ class ConstrainedBeam:
     def mask_unmet_candidates(
         self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor
     ) -> Tensor:
-        """Returns ranking scores in which candidates that do not meet all constraints have minus infinity.
+        """Returns `ranking` with minus infinity for candidates that do not meet all positive constraints.
 
-        If no candidate of a sentence meets all constraints, its scores are not changed.
+        If no candidate of a sentence meets them all, the sentence's ranking scores are unchanged.
 
         Args:
             parents: the parent of each candidate, below W, `(B,C)`.
@@ -163,9 +163,9 @@ class ConstrainedBeam:
         return ranking.masked_fill(is_masked, -INFINITY)
 
     def mask_unmet_hypotheses(self, scores: Tensor) -> Tensor:
-        """Returns scores `(B,W)` in which hypotheses that do not meet all constraints have minus infinity.
+        """Returns `scores` `(B,W)` with minus infinity for hypotheses that do not meet all positive constraints.
 
-        If no hypothesis of a sentence meets all constraints, its scores are not changed.
+        If no hypothesis of a sentence meets them all, the sentence's scores are unchanged.
         """
         is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
         is_met = is_met & (scores > -INFINITY)
@@ -206,9 +206,10 @@ class ConstrainedBeam:
     ) -> Candidates:
         """Chooses the candidates of a step.
 
-        A step considers the next token of every constraint and the best token that begins a word, for each hypothesis,
-        and the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the
-        K best of its bank. If all candidates are in one bank, the result is the same as that of `best_candidates`.
+        For each hypothesis, a step considers the next token of every constraint and the best token that begins a word.
+        In addition, it considers the 2K best of all other continuations of the sentence. A candidate that ends is
+        finished if it is among the K best of its bank. If all candidates are in one bank, the result is the same as
+        with `best_candidates`.
 
         Args:
             log_probs: scores of all continuations `(N,X)`.
@@ -243,9 +244,10 @@ class ConstrainedBeam:
         _, ending_first = can_end.sort(dim=1, stable=True, descending=True)  # (B,M)
         finished = ending_first[:, :beam_size]  # (B,K)
 
-        chosen = torch.cat([survivors, finished], 1)  # (B,C): survivors have the numbers 0 to K-1
+        chosen = torch.cat([survivors, finished], 1)  # (B,C): survivors have the indices 0 to K-1
         ended = can_end.gather(1, chosen)  # (B,C)
-        # If fewer than K candidates survive, candidates that end fill the remaining places of the survivors.
+        # If fewer than K candidates survive, the remaining survivor places are filled with other candidates, some
+        # of which may end.
         ended[:, :beam_size] = False
         chosen_scores = values.gather(1, chosen)  # (B,C)
         is_survivor = can_survive.gather(1, survivors)  # (B,K)
@@ -289,7 +291,7 @@ class ConstrainedBeam:
             other_log_probs, scores, 2 * beam_size
         )  # (B,2K)
 
-        # 3. Both kinds, best first. They are sorted by index before that, so that the smaller index wins a tie.
+        # 3. Both kinds, best first. They are sorted by flat index beforehand, so that ties are broken by index.
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
         flat_indices = torch.cat([preferred_indices.flatten(1), other_indices], 1)  # (B,M)
         flat_indices, by_index = flat_indices.sort(dim=1, stable=True)
@@ -339,13 +341,13 @@ class ConstrainedBeam:
         return torch.where(ids < vocabulary_size, begins_word, copy_begins_word)
 
     def _may_begin(self, met: Tensor) -> Tensor:
-        """Returns whether each constraint may begin `(B,M,U)`. If their order matters, all earlier ones must be met."""
+        """Returns whether each constraint may begin `(B,M,U)`: if order matters, only once all earlier ones are met."""
         previous_is_met = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U)
         earlier_are_met = previous_is_met.long().cumprod(-1).bool()  # (B,M,U)
         return earlier_are_met | ~self.constraints.in_order[:, None, None]
 
     def _next_tokens(self) -> Tensor:
-        """Returns the next token of every constraint `(N,U)`, or PAD if it has no next token or may not begin yet."""
+        """Returns each constraint's next token `(N,U)`; PAD if it has none left, or if it may not begin yet."""
         n_sentences, n_terms, _ = self.constraints.positive.shape
         met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
         may_continue = ~met & self._may_begin(met)  # (B,W,U)
@@ -390,7 +392,7 @@ def _extend(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _tokens_reached(reached: Tensor) -> Tensor:
-    """Returns with how many tokens of each constraint a hypothesis ends `(...,U)`, given `reached` `(...,U,L)`."""
+    """Returns how many tokens of each constraint a hypothesis ends with `(...,U)`, given `reached` `(...,U,L)`."""
     counts = torch.arange(1, reached.shape[-1] + 1, device=reached.device)  # (L,)
     return (reached * counts).amax(-1)
 
@@ -403,9 +405,9 @@ def _is_complete(reached: Tensor, ids: Tensor) -> Tensor:
 
 
 def _rank_in_bank(bank: Tensor, is_counted: Tensor) -> Tensor:
-    """Returns how many better candidates of the same bank each candidate has `(B,M)`, among those with `is_counted`.
+    """Returns, for each candidate, the number of better candidates in the same bank, `(B,M)`.
 
-    The candidates must be sorted best first.
+    The candidates must be sorted best first. Only candidates for which `is_counted` `(B,M)` is set are counted.
     """
     is_same_bank = bank[:, :, None] == bank[:, None, :]  # (B,M,M)
     is_better = (is_same_bank & is_counted[:, None, :]).tril(-1)  # (B,M,M): only earlier candidates

@@ -3,8 +3,8 @@
 The source should supply the longest sentences first. A batch has one slot per sentence, and its sentences are of
 similar length. As soon as enough slots are free, waiting sentences take their first step in a batch of their own and
 then move into these slots. When no waiting sentence fits, the batch shrinks until all its sentences are finished, and
-the next batch begins. With steps that are captured as CUDA graphs, the number of slots is fixed and a power of two:
-some slots may be free from the start, and the batch does not shrink.
+the next batch begins. If steps are captured as CUDA graphs, the number of slots is fixed and a power of two: some slots
+may be free from the start, and the batch does not shrink.
 
 `nmtkit.decoding.beam_search` defines what happens in a step, and `nmtkit.decoding.slots` tracks which sentence occupies
 each slot.
@@ -31,22 +31,22 @@ from nmtkit.models.abilities import reserve_positions
 from nmtkit.models.base import Decoder
 
 MIN_FREE_SHARE = 1 / 8
-"""Share of free slots at which a refill pays off. A refill has a fixed cost, but free slots waste part of every
+"""Minimum share of free slots at which a refill pays off: a refill has a fixed cost, and free slots waste part of every
 step."""
 CPU_POLL_INTERVAL = 1
 """Number of steps between two polls for finished sentences on a CPU."""
 ACCELERATOR_POLL_INTERVAL = 8
 """Number of steps between two polls for finished sentences on CUDA and MPS. A poll makes the host wait for an MPS
-device; on CUDA it hardly ever waits: see `Slots.move_finished`."""
+device; on CUDA, the host hardly ever waits: see `Slots.move_finished`."""
 MANY_SENTENCES = 16
 """Batch size above which freed memory is returned to the system after each batch on a CPU. Otherwise, memory freed by
-batches of different sizes would accumulate. Returning it takes about one percent of the decoding time of such a
-batch."""
+batches of different sizes would accumulate. Returning memory takes about one percent of such a batch's decoding
+time."""
 
 NumberedBatch = tuple[Sequence[int], Batch]
 """Sentence numbers within the whole search, and the sentences themselves as a batch, on any device."""
 StepMode = Literal["auto", "eager", "graph"]
-"""How steps run on CUDA. `auto` captures them as graphs once that pays off, `graph` captures them the first time, and
+"""How steps run on CUDA. `auto` captures them as graphs once that pays off, `graph` captures them immediately, and
 `eager` never captures them. Even with `graph`, a batch is decoded without graphs if it has prompts, prefixes or terms,
 or if its sentences may need more positions than the model has."""
 
@@ -61,7 +61,7 @@ class SentenceSource(Protocol):
     def refill(self, slots: int, columns: int) -> NumberedBatch | None:
         """Returns at most `slots` sentences, padded to `columns` source columns, or None if no sentence fits.
 
-        They must not have prompts, prefixes or terms.
+        The sentences must not have prompts, prefixes or terms.
         """
         ...
 
@@ -103,7 +103,7 @@ class Engine:
     them.
 
     Args:
-        search: the model, the settings and what to return.
+        search: the beam search, which includes the model and the settings.
         steps: see `StepMode`.
 
     Raises:
@@ -119,23 +119,24 @@ class Engine:
         self.device = search.device
         self._may_capture = steps != "eager" and not obstacle
         self._idle_graph_steps: dict[tuple[int, int], graphs.CapturedSteps] = {}
-        """Captured steps that no batch is using, by number of slots and number of source columns; the most recently
-        used ones come last. There is at most one entry per shape: if two batches of a shape ran at once, the later one
-        replaces the earlier."""
+        """Captured steps that no batch is using, keyed by the numbers of slots and source columns; the most recently
+        used ones come last. There is at most one entry per shape: if two batches of the same shape ran at once, the
+        steps that are checked in last replace the others."""
 
     @property
     def replayed_steps(self) -> int:
-        """Number of steps that replayed a graph, for tests. Graphs that are in use or were dropped are not counted."""
+        """Number of steps that replayed a graph, for tests. Graphs that are in use or were dropped do not count."""
         return sum(graph_steps.replayed for graph_steps in self._idle_graph_steps.values())
 
-    # Not inference_mode, since a model may keep tensors from a search, such as position encodings, and train with them.
+    # Not inference_mode, since a model may keep tensors from a search, such as position encodings, and use them in
+    # training.
     @torch.no_grad()
     def run(self, source: SentenceSource, refill: bool = True) -> Iterator[SentenceResult]:
         """Decodes all sentences of a source, and yields their results.
 
-        Nothing happens before the first result is requested. Results come in groups: whenever as many sentences are
-        finished as the batch had at first, and at the end of the batch. On CUDA a thread reads the results, so a group
-        may come later.
+        Nothing happens before the first result is requested. Results come in groups: whenever the number of finished
+        sentences reaches the initial size of the batch, and at the end of the batch. On CUDA, a thread reads the
+        results, so a group may come later.
 
         Args:
             source: the sentences.
@@ -174,7 +175,8 @@ class Engine:
         uses_graphs = _is_plain(batch) and self._may_capture
         if not _is_plain(batch):
             refill_source = None
-        # A cache can be compacted only if all sentences begin together. On other devices the host would have to wait.
+        # Compacting the cache requires that all sentences begin together. On other devices, the host would have to
+        # wait for it.
         compacts_cache = refill_source is None and is_on_cpu
 
         # All sentences take their first step, and then get their slots.
@@ -188,15 +190,16 @@ class Engine:
 
         # Each iteration takes one shared step.
         while True:
-            n_steps = 1 + slots.n_shared_steps  # of the sentences that began with the batch
+            # Number of steps taken by the sentences that began with the batch.
+            n_steps = 1 + slots.n_shared_steps
             if n_steps % poll_interval == 0 or slots.has_reached_limit():
                 slots.move_finished(state.sentences.done)
                 is_over = not slots.live.any()
                 # Results are read in groups as large as the batch, since reading sentences one by one is slower.
                 if is_over or len(slots.finished) >= n_sentences:
                     yield from reader.submit(slots.take_finished(self.search))
-                # A batch whose slots are all free is not refilled: a new batch costs the same, and has as many columns
-                # as its own sentences need.
+                # A batch whose slots are all free is not refilled: a new batch costs the same, and has only as many
+                # columns as its own sentences need.
                 if is_over:
                     break
                 if refill_source is not None:
@@ -333,7 +336,7 @@ def search_batch(
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Whether the batch has no prompt, prefix or terms, so that other sentences can take its slots."""
+    """Returns whether the batch has no prompt, prefix or terms, so that other sentences can take its slots."""
     has_prompt = batch.prompt is not None and bool(batch.prompt.shape[1])
     return not has_prompt and batch.prefix is None and batch.terms is None
 

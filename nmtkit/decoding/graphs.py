@@ -1,8 +1,9 @@
 """Captures the decoding steps of a batch with a fixed number of slots as CUDA graphs, and replays them.
 
 A GPU executes a step of a small model faster than Python can launch its operations; a graph launches all of them at
-once. It replays the operations on fixed addresses, without any Python code. So the tensors of the batch never move in
-memory, every step copies its results back into them, and each graph works for only one number of positions to read.
+once. The operations are replayed on fixed memory addresses, without any Python code. The tensors of the batch therefore
+never move in memory, every step copies its results back into them, and each number of positions to read requires its
+own graph.
 """
 
 import threading
@@ -18,7 +19,7 @@ from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.search_state import SearchState
 
 LENGTH_STEP = 16
-"""The number of positions that a step reads is rounded up to a multiple of this number, so that few graphs suffice."""
+"""The number of positions that a step reads is rounded up to a multiple of this value, so that few graphs suffice."""
 PATIENCE = 50
 """Number of eager steps before a graph is captured; a capture takes about as long as this many steps."""
 WARM_UP = 2
@@ -35,8 +36,8 @@ class CapturedSteps:
         first_state: the state of the batch's first sentences after their first step.
         slots: number of slots.
         length: number of positions.
-        at_once: whether to capture a graph at the first step that reads a certain number of positions. If not, it is
-            captured after `PATIENCE` such steps.
+        at_once: whether to capture a graph at the first step that reads a certain number of positions, rather than
+            after `PATIENCE` such steps.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class CapturedSteps:
         self._length = length
         self._patience = 0 if at_once else PATIENCE
         self._n_steps: Counter[int] = Counter()
-        """Number of steps so far, by the number of positions that they read."""
+        """Number of steps so far, keyed by the number of positions that they read."""
         self._captures: dict[int, Callable[[], StepResult]] = {}
-        """Functions that replay a captured step, by the number of positions that it reads."""
+        """Functions that replay captured steps, keyed by the number of positions that a step reads."""
 
     def fill(self, first_state: SearchState) -> None:
         """Replaces all sentences with new ones that have taken their first step."""
@@ -112,12 +113,12 @@ def find_obstacle(device: torch.device, with_shortlist: bool) -> str:
             "changes from batch to batch"
         )
     if not supports_cuda_graphs(device):
-        return f"CUDA graphs need a CUDA device, but the model is on {device}"
+        return f"CUDA graphs require a CUDA device, but the model is on {device}"
     return ""
 
 
 _replay_lock = threading.RLock()
-"""Held by a thread that replays a graph until it has copied the result, because all graphs share the memory of
+"""Lock that a thread holds while it replays a graph and copies the result, because all graphs share the memory for
 intermediate results."""
 
 
@@ -127,8 +128,8 @@ def capture_cuda_graph(
     """Captures a step as a graph, and takes this step.
 
     Args:
-        step: takes the step.
-        trial: computes the same step on trial. The step overwrites everything that the trial has written.
+        step: function that takes the step.
+        trial: function that computes the same step as a warm-up. The step overwrites everything that the trial writes.
 
     Returns:
         A function that replays the step, and the result of the step that was taken.

@@ -3,7 +3,7 @@
 Notation as in `nmtkit.decoding.beam_search`, except for:
 
     B   sentences whose results are read together; they may have begun at different times
-    T   largest number of steps that any of these sentences took
+    T   largest number of steps taken by any of these sentences
     n   hypotheses to return for each sentence
 
 Times are numbers of shared steps: see `nmtkit.decoding.slots.Slots`.
@@ -38,9 +38,9 @@ class Hypothesis:
     """A translation, or the beginning of one that was cut at the length limit."""
 
     ids: list[int]
-    """Ids of its tokens, without BOS and EOS; extended ids if the model copies."""
+    """Token ids, without BOS and EOS; extended ids if the model copies."""
     finished: bool
-    """Whether it ended in EOS; if not, it was cut at the length limit."""
+    """Whether the hypothesis ended in EOS; if not, it was cut at the length limit."""
     score: float
     """Ranking score: the log-probability after length, coverage and repetition penalties."""
     log_prob: float
@@ -48,8 +48,8 @@ class Hypothesis:
     token_log_probs: list[float]
     """The model's log-probability of each token, including EOS if the hypothesis is finished."""
     attention: npt.NDArray[np.float32] | None
-    """One row for each of `token_log_probs`, and one column for each source token, including EOS. None if it was not
-    requested or the model has no attention."""
+    """Attention weights: one row for each entry of `token_log_probs`, and one column for each source token, including
+    EOS. None if attention was not requested or the model has none."""
     p_gen: list[float] | None = None
     """Probability of generating instead of copying, for each row of `attention`; None if the model does not copy."""
 
@@ -60,7 +60,7 @@ SentenceResult = tuple[int, list[Hypothesis]]
 
 @dataclass
 class SentenceRecord:
-    """What is needed to read the hypotheses of a sentence once its search has ended."""
+    """Data needed to read the hypotheses of a sentence once its search has ended."""
 
     number: int
     """The sentence's number within the whole search."""
@@ -83,7 +83,7 @@ class SentenceRecord:
     """Number of completed shared steps when the sentence was finished."""
 
     def extended_ids(self, ids: list[int], vocabulary_size: int) -> list[int]:
-        """Converts ids in which unknown words are numbered by source position to extended ids."""
+        """Converts ids to extended ids; in `ids`, unknown words are numbered by source position."""
         if self.extended_source is None or max(ids) < vocabulary_size:
             return ids
         source = self.extended_source.tolist()
@@ -127,7 +127,7 @@ class StepSpan:
     """Number of shared steps before this span."""
     results: list[StepResult]
     previous_rows: Integers | None = None
-    """The slot in the previous span of each slot in this one; None for the first span."""
+    """For each slot in this span, its number in the previous span; None for the first span."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class _Ranked:
     steps: Integers
     """Step in which each last token was chosen."""
     candidates: Integers
-    """Index of each last token among the candidates of that step, below C."""
+    """Index of each last token among the candidates of its step, below C."""
 
 
 class _StepArrays:
-    """The steps of finished sentences as arrays on the CPU; the steps of each sentence are counted from its first."""
+    """The steps of finished sentences as arrays on the CPU. Each sentence's steps are counted from its first step."""
 
     def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[StepSpan]) -> None:
         self._sentences = sentences
@@ -212,7 +212,7 @@ class _StepArrays:
                 )
                 span_entries.append(entries)
             if span.previous_rows is not None:
-                # If a sentence finished before this span, its slot is already that of an earlier span.
+                # If a sentence finished before this span, its slot already refers to an earlier span.
                 was_in_span = ends > span.start  # (B,)
                 previous_rows = span.previous_rows[np.where(was_in_span, rows, 0)]  # (B,)
                 rows = np.where(was_in_span, previous_rows, rows)
@@ -223,7 +223,7 @@ class _StepArrays:
 
         The values after the last step of a sentence are undefined.
         """
-        # Keyed by the id of the result, because sentences that began together share their first result.
+        # Keyed by `id(result)`, because sentences that began together share their first result.
         first_arrays: dict[int, npt.NDArray[Any]] = {}
         first_rows = []
         for sentence in self._sentences:
@@ -263,7 +263,7 @@ class _StepArrays:
     def rank(self, n_best: int, config: SearchConfig) -> _Ranked:
         """Ranks the candidates that ended in any step and the candidates that were cut at the length limit.
 
-        Those that ended come first, unless `at_limit` ranks both together.
+        Candidates that ended come first, unless `at_limit` requires that both kinds be ranked together.
         """
         _, n_sentences, n_candidates = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]  # (B,1)
@@ -284,7 +284,7 @@ class _StepArrays:
         has_ended = self.ended[last_step, sentence, survivors]  # (B,K)
         is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
-            # A group of K/G hypotheses has 2K/G candidates. The second half of them only replaces candidates of the
+            # A group of K/G hypotheses has 2K/G candidates. Those in the second half only replace candidates in the
             # first half that end.
             candidates_per_group = n_candidates // config.n_groups
             group_size = config.n_hypotheses // config.n_groups
@@ -341,7 +341,7 @@ class _StepArrays:
 
 
 def _best_first(scores: Floats, count: int) -> Integers:
-    """Returns the columns `(B,count)` of the best scores in each row `(B,*)`; of equal scores, the first wins."""
+    """Returns the columns `(B,count)` of the best scores in each row `(B,*)`; breaks ties by column, lowest first."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
@@ -396,7 +396,7 @@ def ranking_score(
     attention: Floats | None,
     prompt: Sequence[int] = (),
 ) -> float:
-    """Returns the score that a search would give to a hypothesis that comes from elsewhere.
+    """Returns the ranking score that a search would give to a hypothesis that it did not find itself.
 
     Args:
         config: the search settings.
@@ -426,7 +426,7 @@ def ranking_score(
 
 
 class ResultReader:
-    """Reads step results: immediately on a CPU; on CUDA in a thread with its own stream, while the search goes on."""
+    """Reads step results: on CUDA in a thread with its own stream while the search continues, otherwise immediately."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -435,11 +435,11 @@ class ResultReader:
 
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
-            # The search may run in a new thread, whose current device is always the first one.
+            # The search may run in a new thread, where the current device is initially always the first one.
             torch.cuda.set_device(self._device)
             self._thread = ThreadPoolExecutor(1)
-            # Torch reuses 32 streams of each priority in turn. A different priority makes sure that this stream is not
-            # also used to capture a graph, because nothing else may use that stream during the capture.
+            # Torch reuses 32 streams of each priority in turn. A different priority ensures that this stream is not the
+            # one on which graphs are captured, because nothing else may use that stream during a capture.
             self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch has no types for streams
                 self._device, priority=-1
             )

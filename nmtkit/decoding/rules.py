@@ -1,11 +1,11 @@
-"""Rules that decide which tokens may follow. In every step, a search applies its rules to the scores one by one.
+"""Rules that decide which tokens may come next. In every step, a search applies its rules to the scores one by one.
 
 A rule sets the log-probabilities `(N,X)` of forbidden tokens to minus infinity. The log-probabilities of the other
 tokens are not renormalized, so the score of a hypothesis remains the model's own. Only a forced prefix may also raise
 the log-probability of its tokens. Notation as in `nmtkit.decoding.beam_search`.
 
 A rule is a plain object that all sentences share. A rule that contains tensors with one row per sentence is a dataclass
-that is also derived from `Rows`, so that its rows move with the slots of their sentences.
+that also inherits from `Rows`, so that its rows move together with the slots of their sentences.
 """
 
 import math
@@ -35,14 +35,14 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class LiveHypotheses:
-    """What a rule can read about the N hypotheses that a step continues, W for each of B sentences."""
+    """The N hypotheses that a step continues, W for each of B sentences, as rules see them."""
 
     position: Tensor
     """Number of tokens of each sentence so far, including its prompt, `(B,)`."""
     last_position: Tensor
-    """Position of the last token within the length limit of each sentence, `(B,)`."""
+    """Last position that the length limit of each sentence allows, `(B,)`."""
     width: int
-    """W."""
+    """Number of hypotheses per sentence, W."""
     memory: "Memory"
     """The encoded sources, with B rows; `memory.columns_of` maps extended ids to columns."""
     history: Tensor | None = None
@@ -69,28 +69,28 @@ class LiveHypotheses:
 
 
 class Rule(ABC):
-    """Decides which tokens may follow.
+    """Decides which tokens may come next.
 
     A rule must define `apply`. The other methods have defaults and matter only for registered rules, which the setting
     `search.rule` can select.
     """
 
     name: ClassVar[str] = ""
-    """Name of the setting that adds the rule, as shown by `nmtkit explain`. All rules of this module must set it; a
-    registered rule without a name is shown with the value of `search.rule`."""
+    """Name of the setting that adds the rule, as shown by `nmtkit explain`. All rules in this module must set the name;
+    a registered rule without a name is shown with the value of `search.rule`."""
     reads_history: ClassVar[bool] = False
     """Whether the rule reads `LiveHypotheses.history`."""
     needs_log_probs: ClassVar[bool] = True
-    """Whether the rule reads scores, or sets any of them to a finite value. If no rule does so, the scores may be
+    """Whether the rule reads scores, or sets any of them to a new finite value. If no rule does so, the scores may be
     logits, which is faster for a large vocabulary."""
     forbids_special_tokens_only: ClassVar[bool] = False
-    """Whether the rule leaves all ordinary tokens unchanged."""
+    """Whether the rule leaves the scores of all ordinary tokens unchanged."""
     may_forbid_all: ClassVar[bool] = False
     """Whether the rule can forbid every token. If it does so, EOS is allowed again before the next rule is applied."""
 
     @abstractmethod
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
-        """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not follow.
+        """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not come next.
 
         The first V columns are the target vocabulary, or the words of the shortlist. The remaining columns are source
         positions whose words may be copied. A rule may overwrite `log_probs`.
@@ -98,7 +98,7 @@ class Rule(ABC):
 
     @classmethod
     def fault(cls, search: "SearchConfig") -> str:
-        """Returns an error message if the settings of a search are invalid with this rule, or "" if they are valid."""
+        """Returns an error message if the settings of a search are incompatible with this rule, else ""."""
         return ""
 
     @classmethod
@@ -115,10 +115,10 @@ class Rule(ABC):
         return self
 
     def min_tokens(self) -> Tensor | None:
-        """Returns the minimum number of tokens of each sentence, without EOS, `(B,)`, on the CPU, or None without one.
+        """Returns each sentence's minimum number of tokens, without EOS, `(B,)`, on the CPU; None means no minimum.
 
         Length limits below the minimum are raised. The method is called on the result of `begin`. A rule that overrides
-        it must also override `min_tokens_bound`.
+        this method must also override `min_tokens_bound`.
         """
         return None
 
@@ -212,7 +212,7 @@ class ForcedPrefix(Rule):
     needs_log_probs = False
 
     word_starts: Tensor | None = None
-    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool. Needed if a prefix has NEW_WORD."""
+    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; required if a prefix has NEW_WORD."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -252,7 +252,7 @@ class ForcedPrefix(Rule):
 
 @dataclass(frozen=True)
 class CertainPrefix(ForcedPrefix):
-    """A forced prefix whose tokens count with a probability of 1 in the score, for `search.certain_prefix`."""
+    """A forced prefix whose tokens are scored as if they had probability 1, for `search.certain_prefix`."""
 
     needs_log_probs = True
 
@@ -264,8 +264,8 @@ class CertainPrefix(ForcedPrefix):
 def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> None:
     """Forbids, in place, the `columns` `(N,M)` of `log_probs` `(N,X)` for which `is_forbidden` `(N,M)` is set.
 
-    A column may occur several times with different flags. Therefore this adds minus infinity or zero; in an assignment,
-    one occurrence would overwrite the others.
+    A column may occur several times with different flags. Minus infinity or zero is therefore added: with an
+    assignment, one occurrence would overwrite the others.
     """
     penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype)  # (N,M)
     penalty.masked_fill_(is_forbidden, -INFINITY)

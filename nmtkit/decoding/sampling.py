@@ -32,7 +32,8 @@ SECOND_MULTIPLIER = 0x94D049BB133111EB - (1 << 64)
 FIRST_WORD_COUNTER = 1 << 32
 """Counter of word 0. Smaller counters belong to blocks, so that no counter occurs twice in a draw."""
 TOP_P_FIRST_WORDS = 512
-"""Number of most likely words that are sorted first. Usually they reach `top_p`, so the rest need not be sorted."""
+"""Number of most likely words that are sorted first. Their total probability usually reaches `top_p`, so that the other
+words need not be sorted."""
 
 
 def sample_step(
@@ -43,10 +44,10 @@ def sample_step(
     config: SamplingConfig,
     memory: Memory,
 ) -> Candidates:
-    """Draws one continuation of each hypothesis, or in the first step K continuations of the single hypothesis.
+    """Draws one continuation of each hypothesis or, in the first step, K continuations of the single hypothesis.
 
     Args:
-        log_probs: log-probabilities of all continuations after the rules `(N,X)`.
+        log_probs: log-probabilities of all continuations after applying the rules `(N,X)`.
         scores: log-probabilities of the hypotheses `(B,W)`; minus infinity for samples that have ended.
         lines: the number of each sentence within the whole search `(B,)`.
         positions: the position of each sentence `(B,)`.
@@ -114,7 +115,7 @@ def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    """Shifts logically, filling with zeros from the left, whereas torch repeats the sign bit."""
+    """Shifts right logically: fills with zeros from the left, whereas torch repeats the sign bit."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -169,7 +170,7 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
     """Sets all but the `top_k` largest values of each row `(N,X)` to minus infinity.
 
-    Values equal to the smallest of these are also kept. If `top_k` is 0, all values are kept.
+    Values that tie with the smallest of these are also kept. If `top_k` is 0, all values are kept.
     """
     if top_k == 0 or top_k >= log_probs.shape[1]:
         return log_probs
@@ -182,13 +183,14 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """Keeps the smallest set of most likely words in each row `(N,X)` whose total probability reaches `top_p`.
 
     The other words are set to minus infinity. Probabilities are normalized over the row. The best word is always kept,
-    and so are words that are as likely as the least likely word of the set. If `top_p` is 1, all words are kept.
+    and so are words that tie with the least likely word of the set. If `top_p` is 1, all words are kept.
     Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
     """
     if top_p == 1.0:
         return log_probs
     log_total = log_probs.logsumexp(1, keepdim=True)  # (N,1)
-    # If only some words are sorted, the host must check whether they suffice, and would wait for an accelerator.
+    # If only some words are sorted, the host must check whether they suffice, which would make it wait for an
+    # accelerator.
     sorts_all = log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
     if sorts_all:
         ordered, _ = log_probs.sort(1, descending=True)  # (N,X)
@@ -203,9 +205,9 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
 
 
 def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Returns the smallest score that is needed to reach `top_p` `(N,1)`, and whether the scores reach it `(N,)`.
+    """Returns the smallest score needed to reach `top_p` `(N,1)`, and whether the scores in `ordered` suffice `(N,)`.
 
-    `ordered` `(N,*)` contains the best scores of each row in descending order, and `log_total` `(N,1)` the logsumexp of
+    `ordered` `(N,*)` contains the best scores of each row in descending order; `log_total` `(N,1)` is the logsumexp of
     the complete row.
     """
     probabilities = (ordered - log_total).exp()  # (N,*)

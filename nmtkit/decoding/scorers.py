@@ -21,7 +21,7 @@ from nmtkit.core.registry import Registry
 from nmtkit.data.tokenizers.vocabulary import PAD
 
 MIN_ATTENTION = 2.0**-24
-"""Lower bound of attention: the smallest positive float16 number, since models compute in float16 or wider."""
+"""Lower bound on coverage: the smallest positive float16 number, since models may compute attention in float16."""
 
 
 class LengthPenalty(ABC):
@@ -32,9 +32,9 @@ class LengthPenalty(ABC):
 
     @abstractmethod
     def divisors(self, lengths: Tensor) -> Tensor:
-        """Returns the divisor for each length (a number of tokens with EOS), as float64 in the shape of `lengths`.
+        """Returns the divisor for each length (in tokens, including EOS), as float64 in the shape of `lengths`.
 
-        The divisor must not decrease with the length, because the stop condition `exact` relies on this.
+        The divisor must not decrease as the length increases, because the stop condition `exact` relies on this.
         """
 
 
@@ -76,7 +76,7 @@ class CoveragePenalty(ABC):
     """
 
     guides_choice: ClassVar[bool] = False
-    """Whether the penalty also guides the choice of candidates in a step. If not, it counts only in the ranking of
+    """Whether the penalty also guides the choice of candidates in a step. If not, it affects only the ranking of
     finished hypotheses."""
 
     def __init__(self, beta: float) -> None:
@@ -88,7 +88,7 @@ class CoveragePenalty(ABC):
 
         Args:
             coverage: c `(...,S)`, in float32 or wider.
-            words: mask of the source words that should be covered, without EOS; broadcast to the shape of `coverage`.
+            words: mask of the source words that should be covered, without EOS; broadcasts to the shape of `coverage`.
         """
 
 
@@ -138,7 +138,7 @@ def source_words(mask: Tensor) -> Tensor:
 def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
     """Returns a copy of `log_probs` `(N,X)` with the values of tokens in `history` `(N,t)` multiplied by `penalty`.
 
-    Log-probabilities are never positive, so this never favors a token. The history is negative after its last token.
+    Log-probabilities are never positive, so this never favors a token. A history is negative after its last token.
     Keskar et al. 2019, "CTRL: A Conditional Transformer Language Model for Controllable Generation", section 4.1.
     """
     is_repeated = torch.zeros_like(log_probs, dtype=torch.bool)  # (N,X)

@@ -42,14 +42,14 @@ class SentenceState(Rows):
     scores: Tensor
     """Log-probabilities of the hypotheses `(B,W)`; minus infinity for hypotheses that are not continued."""
     last_position: Tensor
-    """Position of the last token within the length limit, `(B,)`."""
+    """Last position that the length limit allows, `(B,)`."""
     done: Tensor
     """Whether the search of the sentence has ended, `(B,)`, bool."""
     n_finished: Tensor
     """Number of finished hypotheses in each group `(B,G)`."""
     best_finished: Tensor | None = None
     """Ranking scores of the best finished hypotheses, best first: `(B,n_best)` if the setting `stop` is `exact`,
-    `(B,K)` if it is `huggingface`, and None if it is `first_k`, which only counts them."""
+    `(B,K)` if it is `huggingface`, and None if it is `first_k`, which only counts finished hypotheses."""
     prompt_lengths: Tensor | None = None
     """Number of tokens in each prompt, `(B,)`; None without prompts. Positions also count these tokens."""
     prefix: Tensor | None = None
@@ -64,16 +64,16 @@ class SentenceState(Rows):
     """Diversity penalty of each hypothesis, summed over its tokens, `(B,W)`; None if there is only one group."""
 
     def tokens_after_prompt(self, position: Tensor, maximum: int) -> Tensor:
-        """Returns the number of tokens from the end of each prompt to a position `(B,)`: `(B,)`.
+        """Returns the number of tokens `(B,)` between the end of each prompt and a position `(B,)`.
 
-        Sentences that are done may be beyond their limit, so with prompts the result is clamped to `maximum`.
+        Sentences that are done may be beyond their limits, so with prompts, the result is clamped to `maximum`.
         """
         if self.prompt_lengths is None:
             return position
         return (position - self.prompt_lengths).clamp(min=0, max=maximum)
 
     def forced_token(self, position: Tensor) -> Tensor | None:
-        """Returns the prefix token at each position `(B,)`: `(B,)`, PAD after the prefix. None without prefixes."""
+        """Returns the prefix token `(B,)` at each position `(B,)`: PAD after the prefix, None without prefixes."""
         if self.prefix is None:
             return None
         prefix_length = self.prefix.shape[1]
@@ -94,12 +94,12 @@ class HypothesisState(Rows):
     coverage: Tensor | None = None
     """Sum of all attention so far `(N,S)`; None before the first step or without a coverage penalty."""
     progress: ConstraintProgress | None = None
-    """Progress towards the constraints; None without constraints."""
+    """Progress towards meeting the constraints; None without constraints."""
 
 
 @dataclass
 class SearchState:
-    """The complete state of a search. A step replaces the tensors, and writes in place only into the cache."""
+    """The complete state of a search. A step replaces the tensors; only the cache is written in place."""
 
     sentences: SentenceState
     hypotheses: HypothesisState
@@ -124,19 +124,19 @@ class SearchState:
 
     @property
     def history(self) -> Tensor | None:
-        """The tokens of each hypothesis `(N,t)`, up to the length of the longest one; None if they are not needed."""
+        """The tokens of each hypothesis `(N,t)`, with t the length of the longest one; None if they are not needed."""
         history = self.hypotheses.history
         if history is None:
             return None
         return history[:, : self.cache.length - 1]
 
     def keep_slots(self, order: Integers) -> None:
-        """Keeps only the slots in `order`, and renumbers them in this order. It should come from `order_live_slots`."""
+        """Keeps only the slots in `order`, the result of `order_live_slots`, and renumbers them in this order."""
         scores = self.sentences.scores
         width = scores.shape[1]
         device = scores.device
         n_sentences = len(order)
-        # Sentences that stay in their slot are not copied. The others move to the slots of removed sentences.
+        # Sentences that stay in their slots are not copied. The others move to the slots of removed sentences.
         holes = np.flatnonzero(order != np.arange(n_sentences))  # (M,)
         movers = order[holes]  # (M,)
         host_holes = torch.from_numpy(holes)
@@ -156,7 +156,7 @@ class SearchState:
 
         Both states must have taken at least one step, and must have the same number of source columns.
         """
-        # This is never the case for captured steps, whose tensors must not be replaced.
+        # Never true for captured steps, whose tensors must not be replaced.
         if len(other.divisors) > len(self.divisors):
             self.divisors = other.divisors
 

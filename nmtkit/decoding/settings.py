@@ -41,7 +41,7 @@ else:
 
 
 class SearchConfig(Settings):
-    """Settings that all kinds of search have: limits, rules and scores.
+    """Settings common to all kinds of search: limits, rules and scores.
 
     The kinds are `BeamConfig`, `SamplingConfig` and `MbrConfig`.
     """
@@ -52,34 +52,35 @@ class SearchConfig(Settings):
     """Whether this kind of search supports constraints. Beam search supports them only with a single group."""
 
     min_length: Length = Field(default=0, ge=0)
-    """Minimum number of tokens of a hypothesis, without EOS. EOS is forbidden until the minimum is reached, whereas the
+    """Minimum number of tokens in a hypothesis, without EOS. EOS is forbidden until the minimum is reached, whereas the
     program of See et al. 2017 discards hypotheses that end too early."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
     """Minimum number of tokens per source token, without EOS. The larger of this minimum and min_length applies, but
     max_length takes precedence over both."""
     max_length: Length = Field(default=256, ge=1)
-    """Maximum number of tokens of a hypothesis, including EOS. The number of learned position embeddings of a model is
+    """Maximum number of tokens in a hypothesis, including EOS. The number of learned position embeddings in a model is
     also a limit. In beam search, at_limit decides what happens to hypotheses that reach the limit."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """Maximum number of tokens per source token, to which max_length_offset is added. The smaller of this maximum and
-    max_length applies. 0 turns this maximum off."""
+    """Maximum number of tokens per source token; max_length_offset is added to the product. The smaller of the result
+    and max_length applies. 0 turns this maximum off."""
     max_length_offset: Length = Field(default=30, ge=0)
-    """Number of tokens that are added to the maximum given by max_length_ratio."""
+    """Number of tokens added to the maximum that results from max_length_ratio."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """Length of n-grams that a hypothesis may not repeat, including the n-grams of its prompt. 3 is trigram blocking.
-    0 turns it off."""
+    """Length of the n-grams that a hypothesis may not repeat, including those in its prompt. 3 means trigram blocking.
+    0 turns n-gram blocking off."""
     repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
     """Factor by which the log-probability of a token is multiplied if the hypothesis or its prompt already contains the
-    token. This affects the choice of tokens and the ranking, but not the log-probabilities in the output. 1 turns it
-    off."""
+    token. The penalty affects the choice of tokens and the ranking, but not the log-probabilities in the output. 1
+    turns it off."""
     forbid_unknown: bool = False
     """Never generate the unknown-word token."""
     rule: RuleName | None = None
-    """A registered rule that applies in addition to the other rules. brackets: generate well-formed trees in linear
-    form, with one placeholder for each word of the source; the length limit is raised if a tree needs more tokens. The
-    task parsing uses this rule."""
+    """A registered rule that applies in addition to the other rules. brackets: only generate well-formed trees in
+    linear form, with one placeholder for each source word; the length limit is raised if a tree needs more tokens. The
+    parsing task uses this rule."""
     certain_prefix: bool = False
-    """Count a forced prefix with a probability of 1 in the score, like forced_bos_token_id of Hugging Face."""
+    """Treat the tokens of a forced prefix as having probability 1 when scoring, like Hugging Face's
+    forced_bos_token_id."""
 
     length_penalty: LengthPenaltyName = "average"
     """Divisor of the log-probability in the score. none: 1. average: |Y|^alpha. gnmt: ((5+|Y|)/6)^alpha. |Y| is the
@@ -89,8 +90,8 @@ class SearchConfig(Settings):
     coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
     """Strength (beta) of the coverage penalty, which requires a model with attention; 0 turns it off."""
     coverage_kind: CoveragePenaltyName = "gnmt"
-    """Kind of coverage penalty. gnmt: penalizes source words that have received little attention by the end of the
-    hypothesis. summary: penalizes source words that have received a total attention of more than 1, in every step."""
+    """Kind of coverage penalty. gnmt: when a hypothesis is complete, penalizes source words that received too little
+    attention. summary: at every step, penalizes source words whose total attention so far exceeds 1."""
 
     @property
     def n_hypotheses(self) -> int:
@@ -133,7 +134,7 @@ class SearchConfig(Settings):
     def _settings_fit_together(self) -> "SearchConfig":
         if self.min_length >= self.max_length:
             raise ValueError(
-                f"min_length {self.min_length} leaves no room below max_length {self.max_length}, which includes the "
+                f"min_length ({self.min_length}) must be less than max_length ({self.max_length}), which includes the "
                 "end of the sentence: lower min_length or raise max_length"
             )
         fault = "" if self.rule is None else RULES.get(self.rule).fault(self)
@@ -142,9 +143,9 @@ class SearchConfig(Settings):
         return self
 
     def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
-        """Raises a RecipeError if one of the given keys has no effect with these settings or with this model."""
+        """Raises a RecipeError if one of the keys has no effect with these settings or with this model."""
         source_limits = ["max_length_ratio", "max_length_offset", "min_length_ratio"]
-        no_source = "on a model that does not read a text: set min_length or max_length instead"
+        no_source = "for a model that does not read text: set min_length or max_length instead"
         # Each condition: the keys, whether they have an effect, and the end of the message "KEY has no effect ...".
         conditions = [
             (
@@ -185,21 +186,21 @@ class BeamConfig(SearchConfig):
     """Settings of beam search."""
 
     kind: Literal["beam"] = "beam"
-    """How outputs are found: by beam search, by sampling, or by mbr, which chooses the sample with the lowest Bayes
-    risk."""
+    """Kind of search. beam: beam search. sampling: draws samples. mbr: draws samples, and chooses the one with the
+    lowest Bayes risk."""
     beam_size: Beam = Field(default=5, ge=1)
     """Number of hypotheses in the beam of each sentence; 1 is greedy search."""
     stop: Stop = "first_k"
     """When the search for a sentence ends. first_k: once beam_size hypotheses have ended. exact: once no unfinished
-    hypothesis can become better (slow). huggingface: once beam_size hypotheses have ended and no unfinished one has a
-    better score at its current length, as in Hugging Face's `generate`."""
+    hypothesis can overtake the best finished ones (slow). huggingface: once beam_size hypotheses have ended and no
+    unfinished one has a better score at its current length, as in Hugging Face's `generate`."""
     at_limit: AtLimit = "behind"
     """What happens to hypotheses that reach max_length. behind: they are returned unfinished and ranked after all
     hypotheses that ended. compete: they are returned unfinished and ranked together with those that ended. end: their
-    last token becomes EOS, with a probability of 1, like forced_eos_token_id of Hugging Face."""
+    last token becomes EOS, with probability 1, like Hugging Face's forced_eos_token_id."""
     diversity_groups: Beam = Field(default=1, ge=1)
-    """Number of groups in diverse beam search, which share the beam equally. In each step, a group avoids words that
-    earlier groups have chosen."""
+    """Number of equally large groups into which diverse beam search divides the beam. In each step, a group avoids
+    words that earlier groups have chosen."""
 
     @property
     @override
@@ -262,10 +263,10 @@ class SamplingConfig(SearchConfig):
     """Draw only from the smallest set of most likely words whose total probability reaches this value. 1 turns this
     off."""
     epsilon: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Draw only words that have at least this probability. 0 turns this off."""
+    """Draw only words with at least this probability. 0 turns this off."""
     seed: int = Field(default=1, ge=0)
-    """Seed of the random numbers. The outputs for a line depend on the seed and on the number of the line, but not on
-    its batch."""
+    """Seed for the random numbers. The outputs for a line depend on the seed and the line number, but not on the
+    batch."""
 
     @property
     @override
@@ -274,7 +275,7 @@ class SamplingConfig(SearchConfig):
 
 
 class MbrConfig(SamplingConfig):
-    """Settings of minimum Bayes risk decoding, which chooses the sample that is most similar to all samples.
+    """Settings of minimum Bayes risk decoding, which chooses the sample that is most similar to all samples on average.
 
     The score of a sample is its expected utility, the mean of `metric` against all samples. Eikema and Aziz 2020, "Is
     MAP Decoding All You Need? The Inadequacy of the Mode in Neural Machine Translation".
@@ -318,7 +319,7 @@ def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
     """Returns the keys together with the `kind` of search that they select, if they select one.
 
     `samples` selects sampling, and `beam_size` selects beam search, as in options and older recipes. Two forms that are
-    not settings are also accepted: `mbr` is the metric of minimum Bayes risk decoding, or "none" to end it, and
+    not settings are also accepted: `mbr` is the metric of minimum Bayes risk decoding, or "none" to turn it off, and
     `samples: 0` selects beam search.
 
     Args:
@@ -360,7 +361,7 @@ def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 
 
 def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
-    """Returns a search with some of its settings changed; this may also change its kind: see `with_kind`.
+    """Returns a search with some settings changed, which may also change its kind: see `with_kind`.
 
     Raises:
         RecipeError: a key or a value is invalid, or a key belongs to a different kind of search.
@@ -396,7 +397,7 @@ AnySearch = Annotated[
 def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
     """Returns the minimum number of tokens of each translation, without EOS, `(B,)`; always less than `max_length`.
 
-    `src_lengths` `(B,)` are the numbers of source tokens, including EOS.
+    `src_lengths` `(B,)` are the source lengths in tokens, including EOS.
     """
     src_tokens = src_lengths.double() - 1  # (B,)
     by_source = src_tokens * settings.min_length_ratio  # (B,)
@@ -422,8 +423,8 @@ def max_lengths(
         prefix: the forced prefix of each translation `(B,P)`, padded with PAD.
         required: number of tokens, without EOS, that constraints or a rule require `(B,)`.
     """
-    # Single precision, unlike in `min_lengths`. In either precision, some products are rounded to a different integer
-    # than in decimal arithmetic. The precision is kept because changing it would change existing results.
+    # Single precision, unlike in `min_lengths`. In either precision, rounding gives a different integer than decimal
+    # arithmetic for some products. The precision is kept because changing it would change existing results.
     by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
     by_source = by_source.clamp(max=settings.max_length).long()
     if settings.max_length_ratio:

@@ -4,7 +4,7 @@ Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Tran
 2016, "Vocabulary Manipulation for Neural Machine Translation". The candidates for a sentence are the target tokens that
 are most often linked to its tokens in aligned sentence pairs, and the most frequent target tokens.
 
-A shortlist is stored in a text file with the ids of the run's vocabulary files:
+A shortlist is stored in a text file, with token ids as in the run's vocabulary files:
 
     nmtkit shortlist 1
     vocabularies CHECKSUM SOURCE_SIZE TARGET_SIZE
@@ -57,7 +57,7 @@ class Shortlist:
     def from_candidates(
         cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], vocabulary_size: int
     ) -> "Shortlist":
-        """Builds a shortlist from the `candidates` for each source token and the `frequent` ones for every sentence."""
+        """Builds a shortlist from the candidates for each source token and the `frequent` ones for all sentences."""
         counts = [len(row) for row in candidates]
         starts = np.cumsum([0, *counts], dtype=np.int64)  # (V_src+1,)
         n_words = int(starts[-1])
@@ -109,7 +109,7 @@ class Shortlist:
 
 
 class LinkCounts:
-    """Counts links between source and target tokens. The memory grows with the number of distinct links.
+    """Counts links between source and target tokens. Memory use grows with the number of distinct links.
 
     Args:
         src_size: size of the source vocabulary.
@@ -167,7 +167,7 @@ class LinkCounts:
         return candidates
 
     def frequent(self, limit: int) -> list[int]:
-        """Returns at most `limit` of the most frequent target tokens, without special tokens."""
+        """Returns the most frequent target tokens, without special tokens, at most `limit` of them."""
         by_frequency = np.argsort(-self._occurrences, kind="stable")
         occurs = self._occurrences[by_frequency] > 0
         is_special = by_frequency < len(SPECIALS)
@@ -233,7 +233,7 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
     # Only the beginning is compared, because the first line of a file that is not a shortlist may be very long.
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
         raise DataError(
-            f"{path}, line 1: not {HEAD!r}, so the file is not a shortlist of this version; {MAKE_HINT}"
+            f"{path}, line 1: expected {HEAD!r}; the file is not a shortlist of this version. {MAKE_HINT}"
         )
     if next(lines, "") != _vocabularies_line(tokenizers):
         raise DataError(
@@ -259,7 +259,7 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
         _append_empty(candidates, src_ids[0])
         candidates.append(tgt_ids)
     else:
-        raise DataError(f"{path}: truncated: its last line is not {END!r}; copy it again")
+        raise DataError(f"{path}: truncated: the last line is not {END!r}; copy the file again")
     _append_empty(candidates, src_size)
     return Shortlist.from_candidates(candidates, frequent, tgt_size)
 
@@ -271,8 +271,8 @@ def _append_empty(candidates: list[list[int]], size: int) -> None:
 
 
 def _parse_ids(fields: Sequence[str], size: int) -> list[int] | None:
-    """Parses distinct ids below `size`; returns None if a field is not such an id or occurs twice."""
-    # `map` and `all` check the fields in C, because a file contains millions of them.
+    """Parses distinct ids below `size`; returns None if a field is not a valid id or occurs twice."""
+    # `map` and `all` check the fields in C, because a file may contain millions of fields.
     are_numbers = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
     if not are_numbers:
         return None

@@ -1,7 +1,7 @@
 """The slots of a batch: which sentence occupies each slot, and the step results that have not been read yet.
 
 A slot is a row of the batch. Sentences keep their slots until they are finished, unless free slots are removed and the
-remaining ones are renumbered. (The slots of `KVCache` are something else: the cache entries of a single sentence.)
+remaining ones are renumbered. (The slots in `KVCache` are something else: places for the cache entries of a sentence.)
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from nmtkit.decoding.search_state import Integers
 
 
 class Slots:
-    """Tracks the sentences in the slots of a batch, and keeps step results until they have been read.
+    """Tracks the sentences in the slots of a batch, and stores step results until they have been read.
 
     A sentence takes its first step, step 0, in a batch of new sentences, and then gets a slot. All later steps are
-    shared: all slots take them together. Times are numbers of completed shared steps. For example, slot 0 is refilled
-    after three shared steps:
+    shared: all slots take them together. Times are numbers of completed shared steps. In this example, slot 0 is
+    refilled after three shared steps:
 
         shared step      0    1    2    3    4
         slot 0           1    2    3    1    2       which of its steps the sentence takes
@@ -89,16 +89,16 @@ class Slots:
     def move_finished(self, done: Tensor) -> None:
         """Moves to `finished` the sentences that have reached their limits or whose flags `done` `(B,)` are set.
 
-        On CUDA, this uses the flags of the previous call, which have usually been copied to the host by now. So it
+        On CUDA, this uses the flags of the previous call, which have usually been copied to the host by now, so it
         rarely waits for the device.
         """
         is_done, flag_time = self._read_flags(done)
         is_done = is_done & self.live
         if not self.has_reached_limit() and not is_done.any():
             return
-        # A flag counts only if it is newer than the sentence in the slot, because on CUDA it may belong to the slot's
-        # previous sentence. On a CPU this check is not needed; it only delays sentences that ended in their first step
-        # until after the next shared step. Such sentences are rare, so all devices have the same rule.
+        # A flag counts only if it is newer than the sentence in the slot, because on CUDA, it may belong to the slot's
+        # previous sentence. On a CPU, this check is not needed; it only delays sentences that ended in their first step
+        # until after the next shared step. Such sentences are rare, so the rule is the same on all devices.
         is_done &= self._starts < flag_time
         reached_limit = (self._limit_times <= self.n_shared_steps) & self.live
         for slot in np.flatnonzero(is_done | reached_limit).tolist():
@@ -196,9 +196,9 @@ class Slots:
 def order_live_slots(live_slots: Integers) -> Integers:
     """Orders the live slots so that as few of them as possible move when the others are removed.
 
-    `live_slots` are their numbers in ascending order. With n live slots, those below n stay where they are, and the
-    others fill the holes. For example, if slots 1, 3 and 4 of 5 slots are live, the order is 3, 1, 4: only slot 1
-    stays.
+    `live_slots` are the numbers of the live slots in ascending order. With n live slots, those below n stay where they
+    are, and the others fill the holes. For example, if slots 1, 3 and 4 of 5 slots are live, the order is 3, 1, 4: only
+    slot 1 stays.
     """
     n_live = len(live_slots)
     order = np.arange(n_live)
