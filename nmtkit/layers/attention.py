@@ -8,8 +8,8 @@ A local window (Luong et al. 2015, section 3.2) has a centre p_t for each query,
 to the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone (eq. 7).
 Source positions are counted from 0 and include EOS.
 
-Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position. In training it is
-sampled from the weights; at inference it is the position with the largest weight.
+Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position. In training, this
+position is sampled from the weights; at inference, it is the position with the largest weight.
 
 Notation: B sentences, Q queries per sentence, S source length, A attention size, Hq size of a query, Hm size of an
 encoder state, Hk size of a key, D half-width of a window, W = 2D+1 positions of a window, T target length.
@@ -36,14 +36,14 @@ WindowKind = Literal["global", "local_m", "local_p"]
 
 
 class AttentionScore(nn.Module, ABC):
-    """Computes how well a query matches each key. The result for a pair of them is called the energy.
+    """Computes how well a query matches each key. The result for a query-key pair is called its energy.
 
-    All scores are built with the same four sizes. `attention_size` is for scores that project queries and keys into a
+    Every score takes the same four sizes. `attention_size` is for scores that project queries and keys into a
     separate space; `max_positions`, the maximum source length, is for scores with parameters for each position.
     """
 
     costly: ClassVar[bool] = False
-    """Whether the energy of each query-key pair is computed separately, and not by one matrix product for all pairs."""
+    """Whether each energy is computed separately, rather than by one matrix product for all query-key pairs."""
 
     @abstractmethod
     def __init__(
@@ -52,7 +52,7 @@ class AttentionScore(nn.Module, ABC):
         super().__init__()
 
     def project(self, values: Tensor) -> Tensor:
-        """Returns the keys `(B, S, Hk)` of encoder states `(B, S, Hm)`: the part of the score that needs no query.
+        """Returns the keys `(B, S, Hk)` for encoder states `(B, S, Hm)`: the part of the score that needs no query.
 
         Only `forward` of the same score can use these keys, because a score may scale them for its own computation.
         """
@@ -103,7 +103,7 @@ class CoveredAdditive(Additive):
     """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is the coverage of position i.
 
     It is not in `SCORES`, since only a model that maintains the coverage can use it. `w_c` is initialised to zero, so
-    that a model to which coverage is added in a later stage of training first behaves as before.
+    that a model to which coverage is added in a later stage of training initially behaves as before.
     """
 
     def __init__(
@@ -134,8 +134,9 @@ class Dot(AttentionScore):
         super().__init__(query_size, memory_size, attention_size, max_positions)
         if query_size != memory_size:
             raise RecipeError(
-                f"a dot score multiplies queries of size {query_size} by encoder states of size {memory_size}; make "
-                "the sizes equal, or use the score general or additive"
+                f"a dot score requires queries and encoder states of equal size, but queries have size {query_size} "
+                f"and encoder states have size {memory_size}; make the sizes equal, or use the score general or "
+                "additive"
             )
         self.scale = 1.0 / math.sqrt(query_size) if self.scaled else 1.0
 
@@ -195,7 +196,8 @@ class Location(AttentionScore):
         if length > max_positions:
             raise DataError(
                 f"a source has {length} tokens, including EOS, but the location score has only {max_positions} "
-                "positions; leave out or split longer sentences, or train with a larger max_positions or another score"
+                "positions; leave out or split longer sentences, or train with a larger max_positions or a different "
+                "score"
             )
         return values
 
@@ -237,8 +239,8 @@ class Cosine(AttentionScore):
 
 
 def _normalized(vectors: Tensor) -> Tensor:
-    # A zero vector, as at padding, must remain zero, so the divisor must not be zero. As a 16-bit number, torch's
-    # default eps of 1e-12 would be rounded to zero.
+    # A zero vector, as at padding, must remain zero, so the divisor must not be zero. In float16, torch's default eps
+    # of 1e-12 would be rounded to zero.
     eps = max(1e-12, torch.finfo(vectors.dtype).tiny)
     return functional.normalize(vectors, dim=-1, eps=eps)
 
@@ -276,7 +278,7 @@ class LocalWindow(nn.Module, ABC):
 
         Args:
             queries: `(B, Q, Hq)`.
-            positions: t, the number of target words before the word of each query, `(B, Q)`.
+            positions: t, the number of target words before each query's word, `(B, Q)`.
             lengths: number of real tokens of each source, `(B,)`.
         """
 
@@ -296,7 +298,7 @@ class LocalWindow(nn.Module, ABC):
         return weights if factor is None else weights * factor
 
     def positions(self, centres: Tensor, length: int) -> Tensor:
-        """Returns W consecutive positions `(B, Q, W)` that cover the windows around centres `(B, Q, 1)`.
+        """Returns W consecutive positions `(B, Q, W)` that cover the window around each centre `(B, Q, 1)`.
 
         All positions are between 0 and S-1: a window that would extend beyond the source is shifted.
         """
@@ -333,7 +335,7 @@ class LocalP(LocalWindow):
     """Predictive window, `local-p` in the paper: a Gaussian (eq. 10) around `p_t = S sigmoid(v^T tanh(W h_t))` (eq. 9).
 
     The softmax is multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))` with sigma = D/2, so the weights sum to less than
-    one. v and W get gradients only through this factor, since the choice of the window's positions has none.
+    one. v and W get gradients only through this factor, since the choice of the window's positions has no gradient.
     """
 
     def __init__(self, half_width: int, query_size: int) -> None:
@@ -403,7 +405,7 @@ class Draws:
 
 
 class Attention(nn.Module):
-    """Returns the sum of the encoder states, weighted by attention; if `hard`, the state with the largest weight."""
+    """Computes the attention-weighted sum of encoder states; if `hard`, selects the state with the largest weight."""
 
     def __init__(
         self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False
@@ -413,7 +415,7 @@ class Attention(nn.Module):
         self.window = window
         self.hard = hard
         if hard:
-            # The moving average b of log p(y_t) is saved with the weights, so that training resumes with it.
+            # The moving average b of log p(y_t) is saved with the weights, so that resumed training continues with it.
             self.register_buffer("baseline", torch.zeros(()))
 
     def draws(self, soft: Tensor | None) -> Draws | None:
@@ -435,12 +437,12 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Attends to the source with each query; returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
 
-        For a sentence without real tokens, both are zero. With hard attention, the weights are still the soft ones from
-        which the position was chosen.
+        For a sentence without real tokens, contexts and weights are zero. With hard attention, the weights are still
+        the soft ones from which the position was chosen.
 
         Args:
             queries: `(B, Q, Hq)`.
-            keys: `(B, S, Hk)`, from `project` of the score.
+            keys: `(B, S, Hk)`, from the score's `project` method.
             values: encoder states `(B, S, Hm)`.
             mask: True at real source tokens, `(B, S)`.
             centres: centres of the local window, `(B, Q)`.
@@ -448,7 +450,7 @@ class Attention(nn.Module):
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
-            assert coverage is None, "coverage spans the whole source"
+            assert coverage is None, "coverage cannot be combined with a local window"
             contexts, weights = self._attend_locally(
                 self.window,
                 queries=queries,
@@ -459,7 +461,7 @@ class Attention(nn.Module):
             )
             if not self.hard:
                 return contexts, weights
-            # Hard attention needs only the weights; below, it computes other contexts from them.
+            # Hard attention needs only the weights; below, it computes different contexts from them.
         else:
             if coverage is None:
                 energies = self.score(queries, keys)  # (B, Q, S)
@@ -482,7 +484,7 @@ class Attention(nn.Module):
         mask: Tensor,
         centres: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Returns contexts `(B, Q, Hm)` and weights `(B, Q, S)` of attention to a window; `mask` is `(B, 1, S)`."""
+        """Attends to a window; returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`. `mask` is `(B, 1, S)`."""
         centres = centres.unsqueeze(2)  # (B, Q, 1)
         n_queries = queries.shape[1]
         length = values.shape[1]

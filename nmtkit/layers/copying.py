@@ -33,7 +33,8 @@ from torch.autograd.function import once_differentiable
 from nmtkit.layers.elementary import at_least_float32
 
 MIN_PROBABILITY = 1e-30
-"""Lower bound of gates and copy probabilities, so that loss and gradients are finite even if these are rounded to 0."""
+"""Lower bound on gates and copy probabilities. It keeps the loss and gradients finite even if a gate or a probability
+is rounded to 0."""
 
 
 def renumber_by_position(
@@ -50,7 +51,7 @@ def renumber_by_position(
         absent_id: result for ids that are neither in the vocabulary nor in the source.
     """
     is_equal = ids.unsqueeze(2) == src_extended.unsqueeze(1)  # (B, I, S)
-    # The maximum of zeros and ones is 1 if there is a one; torch documents that its index is that of the first one.
+    # The maximum of zeros and ones is 1 if there is a one. `max` is documented to return the index of the first one.
     is_in_source, first_position = is_equal.to(torch.uint8).max(dim=2)  # (B, I) each
     copied_ids = vocab_size + first_position  # (B, I)
     copied_ids = copied_ids.masked_fill(is_in_source == 0, absent_id)
@@ -73,7 +74,7 @@ def mix(
         ids = src_extended.repeat_interleave(Q, 0).view_as(attention)
         return generated.scatter_add(-1, ids, (1 - p_gen) * attention).log()
 
-    Only the columns of source words differ from `log p_gen + log P_vocab`, so copying is added only there.
+    Only the columns of source words differ from `log p_gen + log P_vocab`, so copying is added only to these columns.
     The column of an unknown word that the source does not contain is minus infinity. All other results and all
     gradients are finite, whatever the gate and the weights are, as long as `vocab_scores` are finite. A score of minus
     infinity, as for words outside a sentence's shortlist, remains so unless the word is in the source.
@@ -87,7 +88,7 @@ def mix(
             size in search, and 1 if every distribution has a row of its own.
         n_oov: number of columns for unknown words, X - V.
         log_normalizer: log-sum-exp of the logits, `(..., 1)`. Passing it instead of normalized scores saves a pass over
-            `(..., V)`. It gets no gradient, so it is only for search.
+            `(..., V)`. It gets no gradient, so it is only used in search.
     """
     leading_axes = vocab_scores.shape[:-1]
     vocab_size = vocab_scores.shape[-1]  # V
@@ -96,7 +97,7 @@ def mix(
     dtype = at_least_float32(vocab_scores)
     if log_normalizer is not None:
         needs_gradient = log_normalizer.requires_grad or vocab_scores.requires_grad
-        # The gradient of the logits would lack the share that passes through the normalizer.
+        # The gradient of the logits would lack the part that flows through the normalizer.
         assert not needs_gradient, "the normalizer is not differentiated"
         log_normalizer = log_normalizer.reshape(n_sources, n_per_source, 1)
     mixed: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]  # torch does not type it
@@ -116,8 +117,8 @@ def mix_targets(
 ) -> Tensor:
     """Computes `mix` for a single word of each distribution, which is all that a likelihood needs: `(M,)`.
 
-    The result is minus infinity for a word that is neither in the vocabulary nor in the source. A source word whose
-    attention is zero gives no gradient to the attention, whereas `mix` gives (1 - p_gen) / P(w).
+    The result is minus infinity for a word that is neither in the vocabulary nor in the source. If the attention
+    to a source word is zero, so is its gradient, whereas in `mix` the gradient is (1 - p_gen) / P(w).
 
     Args:
         targets: extended ids of the words, `(M,)`.
@@ -152,7 +153,7 @@ class _Mix(torch.autograd.Function):
 
     If w is not in the source, P_copy(w) = 0 and r(w) = 1.
 
-    Automatic differentiation would need four more passes over `(G, Q, X)`, and divide by zero for a gate of zero.
+    Automatic differentiation would need four more passes over `(G, Q, X)`, and would divide by zero if a gate is zero.
     `test_gradients` in tests/layers/test_copying.py compares these gradients with finite differences.
     """
 
@@ -181,7 +182,7 @@ class _Mix(torch.autograd.Function):
         if log_normalizer is not None:
             log_gate = log_gate - log_normalizer
         torch.add(vocab_scores, log_gate, out=mixed[..., :vocab_size])
-        # Remains in the columns of unknown words that this source does not have.
+        # Minus infinity remains in the columns of unknown words that this source does not contain.
         mixed[..., vocab_size:] = -math.inf
         log_generated = mixed.gather(-1, ids)  # (G, Q, S)
         log_total = torch.logaddexp(log_generated, log_copied)  # (G, Q, S), log P(w)
@@ -200,10 +201,10 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        """Returns the gradients of `vocab_scores`, `attention` and `p_gen`; no other argument has one.
+        """Returns the gradients of `vocab_scores`, `attention` and `p_gen`; the other arguments have no gradients.
 
-        Their type is that of the result. Autograd casts them to the types of the inputs, such as bfloat16. The
-        incoming gradient of columns that are minus infinity is ignored.
+        The gradients have the same type as the result. Autograd casts them to the types of the inputs, such as
+        bfloat16. The incoming gradient of columns that are minus infinity is ignored.
         """
         attention, p_gen, src_extended, generated_share, inverse_prob = ctx.saved_tensors
         vocab_size = ctx.vocab_size
@@ -222,7 +223,7 @@ class _Mix(torch.autograd.Function):
         first_cells = torch.arange(0, spare_cell, vocab_size, device=ids.device)  # (G * Q,)
         cells = first_cells.view(n_sources, n_per_source, 1) + ids  # (G, Q, S)
         cells = cells.masked_fill_(ids >= vocab_size, spare_cell)
-        # A repeated word is written several times with the same number, so the order of the writes does not matter.
+        # The cell of a repeated word is written several times with the same value, so the order does not matter.
         source_word_gradient = log_prob_gradient * generated_share  # (G, Q, S)
         buffer.scatter_(0, cells.flatten(), source_word_gradient.flatten())
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LEVELS = 1 << 16
-"""Number of 16-bit integers. A random one of them decides whether an element is dropped."""
+"""Number of distinct 16-bit integers. A random 16-bit integer decides whether an element is dropped."""
 
 
 def at_least_float32(tensor: Tensor) -> torch.dtype:
@@ -23,8 +23,8 @@ def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); Srivastava et al. 2014.
 
     On a CPU, generating a random number for each element would take as long as a matrix product of a small model.
-    There, one 64-bit random number decides four elements, which rounds `rate` to a multiple of 2**-16. The rate must be
-    less than 1. If `training` is false, the states are returned unchanged.
+    There, one 64-bit random number is used for four elements, which rounds `rate` to a multiple of 2**-16. The rate
+    must be less than 1. If `training` is false, the states are returned unchanged.
     """
     if not training or rate == 0.0:
         return states
@@ -57,8 +57,8 @@ class Dropout(nn.Module):
 class Maxout(nn.Module):
     """A linear layer followed by the maximum of each pair of its outputs: Goodfellow et al. 2013, with two pieces.
 
-    This is the hidden layer between decoder and output layer in Cho et al. 2014 and in Bahdanau et al. 2015,
-    appendix A.2.2. The papers pair outputs 2j-1 and 2j; here outputs j and O+j are a pair, where O is `output_size`.
+    This is the hidden layer between the decoder and the output layer in Cho et al. 2014 and in Bahdanau et al. 2015,
+    appendix A.2.2. The papers pair outputs 2j-1 and 2j; here, outputs j and O+j are a pair, where O is `output_size`.
     """
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -100,9 +100,9 @@ def run_by_length(
     width = padded[0].shape[-1]
     if torch.is_grad_enabled() or padded[0].device.type != "cpu":
         return read(*padded)
-    # For each sentence, the maximum length among it and all later sentences. If the sentences are sorted by length,
-    # this is its own length. In any order these maxima never increase, so a group can end before the first one that is
-    # too small.
+    # For each sentence, the maximum of its length and the lengths of all later sentences. If the sentences are sorted
+    # by length, this is its own length. In any order, these maxima never increase, so a group can end before the first
+    # sentence whose maximum is too small.
     longest_up_to, _ = lengths.flip(0).cummax(0)  # (B,), last sentence first
     longest = longest_up_to.flip(0).tolist()
     parts = []

@@ -30,16 +30,16 @@ from nmtkit.layers.transformer import FeedForward, LayerConfig
 
 
 class ExpertsConfig(Settings):
-    """Settings of a mixture of experts: several feed-forward networks per layer, each of which processes some words."""
+    """Settings of a mixture of experts: several feed-forward networks per layer, each for some of the words."""
 
     count: int = Field(default=4, ge=1, le=1024)
     """Number of experts per layer (n)."""
     used: int = Field(default=2, ge=2)
-    """Number of experts that process each word (k): at least 2, since the gate of a single expert would always be 1,
-    and at most all experts of a layer."""
+    """Number of experts that process each word (k), at least 2: with a single expert, the gate would always be 1. If
+    this exceeds count, all experts process each word."""
     every: int = Field(default=2, ge=1)
-    """Interval between layers with experts in encoder and decoder. 1: all layers have experts; 2: the second, fourth,
-    ...; 3: every third."""
+    """Interval between layers with experts, in the encoder and in the decoder. 1: all layers have experts. 2: every
+    other layer, beginning with the second. 3: every third layer."""
 
 
 class Experts(nn.Module):
@@ -55,12 +55,12 @@ class Experts(nn.Module):
         self.used = min(settings.used, count)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
         self.gate = UnpackedLinear(width, count, bias=False)
-        # Only used in training, where noise of a learned size makes the gate choose other experts now and then.
+        # Only used in training, where noise of a learned size occasionally makes the gate choose other experts.
         self.noise = UnpackedLinear(width, count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
-        """Sets the gate and the size of the noise to zero, so that at first the choice is random: appendix A."""
+        """Sets the gate and noise weights to zero, so that the choice is initially random: appendix A."""
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.noise.weight)
 
@@ -72,8 +72,8 @@ class Experts(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Maps `(..., H)` to `(..., H)`.
 
-        On a CPU, each expert processes only the states for which it was chosen. On other devices each expert processes
-        all states, because the CPU would have to wait for the device to learn which ones they are.
+        On a CPU, each expert processes only the states for which it was chosen. On other devices, each expert processes
+        all states, because finding the chosen ones would make the CPU wait for the device.
         """
         flat = states.flatten(0, -2)  # (M, H)
         gates = self._gates(states).flatten(0, -2)  # (M, n)
@@ -97,7 +97,7 @@ class Experts(nn.Module):
         if self.training:
             spread = F.softplus(self.noise(states).to(means.dtype))  # (..., n)
             energies = means + torch.randn_like(means) * spread
-        # The load depends on the energy of the best unused expert, if there is one.
+        # The load depends on the energy of the best unused expert, if any expert is unused.
         n_best = min(self.used + 1, energies.shape[-1])
         best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
         used_energies = best_energies[..., : self.used]  # (..., k)
@@ -120,8 +120,8 @@ class Experts(nn.Module):
     def use(self, mask: Tensor) -> Tensor:
         """Returns the importance and, in training if not all experts are used, the load: `(1 or 2, n)`.
 
-        Both are sums over the states of the last forward pass at which `mask` `(B, T)` is True. May be called once per
-        pass.
+        Both are sums over the states of the last forward pass at which `mask` `(B, T)` is True. The method may be
+        called only once per forward pass.
         """
         assert self._routed is not None, (
             "there was no forward pass with gradients, or `use` was already called for it"
@@ -150,7 +150,7 @@ def place_experts(
 def use_of_experts(*sides: tuple[nn.ModuleList, Tensor]) -> Tensor:
     """Concatenates the results of `Experts.use` for all layers with experts: `(*, n)`.
 
-    A side is a pair of its layers and the mask `(B, T)` of its real positions.
+    Each side is a pair: its layers, and the mask `(B, T)` of its real positions.
     """
     rows = []
     for layers, mask in sides:

@@ -1,9 +1,10 @@
 """The inner loops of decoding, for which torch operations would make many passes over large tensors.
 
 Each function has a plain form in torch operations, which works on every device, in training and at inference. During
-decoding on a CUDA device (with gradients disabled), the Triton programs of `triton_kernels.py` compute the same result,
-up to rounding, in one pass and without large intermediate tensors. The plain form is used there only for float64
-tensors, for rows that are too long for the program, or if Triton is missing or fails; a failure causes a warning.
+decoding on a CUDA device (with gradients disabled), the Triton programs in `triton_kernels.py` compute the same result,
+up to rounding, in one pass and without large intermediate tensors. In that case, the plain form is used only for empty
+tensors, float64 tensors and rows that are too long for the program, or if Triton is missing or fails; a failure causes
+a warning.
 
 Notation: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary size.
 """
@@ -23,7 +24,7 @@ from nmtkit.layers.elementary import at_least_float32
 R = TypeVar("R")
 
 _CACHED = 1 << 18
-"""Number of elements of a `(B, Q, S, A)` tensor (1 MiB in float32) that are computed at a time at inference on a
+"""Number of elements of a `(B, Q, S, A)` tensor (1 MiB in float32) that are computed at a time during inference on a
 CPU."""
 _CACHED_ROWS = 1 << 17
 """Number of logits that are read at a time on a CPU."""
@@ -36,9 +37,9 @@ def additive_energies(
     coverage: Tensor | None = None,
     coverage_weight: Tensor | None = None,
 ) -> Tensor:
-    """Returns `v^T tanh(W s + U h + w c)` for each pair of a query and a key of a sentence, `(B, Q, S)`.
+    """Returns `v^T tanh(W s + U h + w c)` for each query-key pair in each sentence, `(B, Q, S)`.
 
-    Equations: Bahdanau et al. 2015, appendix A.1.2; with coverage See et al. 2017, eq. 11.
+    Equations: Bahdanau et al. 2015, appendix A.1.2; with coverage, See et al. 2017, eq. 11.
 
     The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`, since a CPU computes a sigmoid much faster. The
     keys already contain the inner factor of 2; the queries and the coverage weight are multiplied by it here. v is
@@ -144,8 +145,8 @@ def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     if energies.dtype in (torch.float16, torch.bfloat16):
         energies = energies.float()
     hidden = ~mask
-    # The lowest finite number is used instead of minus infinity, so that a row that is hidden everywhere has finite
-    # weights and gradients.
+    # The lowest finite number is used instead of minus infinity, so that a completely hidden row has finite weights and
+    # gradients.
     weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
     return weights.masked_fill(hidden, 0.0)
 
@@ -212,7 +213,7 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
         energies = torch.ones(1, 1, 1, device=device)
         triton_kernels.launch_softmax(energies, energies.bool())
     except Exception as fault:
-        # There are many reasons (a missing C compiler, an old device), each with a different type of exception.
+        # There are many possible causes (a missing C compiler, an old device), each with its own type of exception.
         is_missing = isinstance(fault, ModuleNotFoundError) and fault.name == "triton"
         if not is_missing:
             warnings.warn(
@@ -225,7 +226,7 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
 
 
 def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any) -> R:
-    """Calls a Triton program if it can be used, otherwise the plain form.
+    """Calls a Triton program if possible, and the plain form otherwise.
 
     Args:
         launch: name of the function in `triton_kernels` that launches the program.

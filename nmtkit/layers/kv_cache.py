@@ -1,9 +1,9 @@
 """Key/value cache of a decoder. Entries are written once and are not moved when a beam is reordered.
 
 The entries of a sentence are stored in a row of slots. Position p has K slots, p*K to p*K+K-1, one for each hypothesis
-of that step. At each position, a hypothesis sees only the slot that its ancestor wrote. So if a beam is reordered, only
-the table of visible slots must be reordered, which has one number per slot and hypothesis. Attention reads the slots of
-a sentence once, with the K hypotheses as K queries and the table as a bias on the energies:
+of that step. At each position, a hypothesis sees only the slot that its ancestor wrote. So when a beam is reordered,
+only the table of visible slots, with one number per slot and hypothesis, must be reordered. Attention reads the slots
+of a sentence once, with the K hypotheses as K queries and the table as a bias on the energies:
 
     position    0           1           2
     slot        0     1     2     3     4     5
@@ -13,7 +13,7 @@ This example shows the bias of one hypothesis with K = 2. The hypothesis writes 
 wrote slot 2, which continued the one that wrote slot 1.
 
 Sentences may begin with prompts, which have one slot per position. If prompts differ in length, the slots after the end
-of a shorter prompt are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
+of shorter prompts are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
 but each sentence counts its positions from the end of its own prompt.
 
 Since the hypotheses of a beam have most of their ancestors in common, most slots soon become invisible to all of them.
@@ -77,14 +77,14 @@ class KVCache:
         self.beam = beam
         self.width = width or beam
         self.length = 1
-        """P, the number of positions of the sentence that has the most."""
+        """P, the maximum number of positions of any sentence."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
-        """Current position of each sentence, counted from 0: `(B,)`. For a finished sentence it is capped at
+        """Current position of each sentence, counted from 0: `(B,)`. For a finished sentence, it is capped at
         `length` - 1."""
         self._capacity = _rounded_up(capacity * beam)
-        """C."""
+        """C, the number of slots in a row."""
         self._dropped_slots = 0
-        """By how many slots a row is shorter than P*K."""
+        """Number of slots by which a row is shorter than P*K."""
         self._length_at_last_compaction = 1
         self._is_aligned = True
         """Whether all sentences write to the same slots of their rows."""
@@ -105,7 +105,7 @@ class KVCache:
         self._number_rows()
 
     def begin_model(self) -> None:
-        """Restarts layer numbers at 0 for the next model. Models must write in the same order at each position."""
+        """Restarts layer numbering at 0 for the next model. Models must write in the same order at each position."""
         self._first_layer = self._layers_written
 
     def append(self, layer: int, entries: Tensor) -> None:
@@ -160,7 +160,7 @@ class KVCache:
 
     @property
     def reach(self) -> int:
-        """Number of positions of the sentence that has the most.
+        """Maximum number of positions of any sentence.
 
         It is less than `length` if the sentence with the longest prompt is no longer in the cache.
         """
@@ -171,7 +171,7 @@ class KVCache:
     def begin_prompts(self, length: int) -> None:
         """Lets the first step read prompts of `length` positions at once; the next step is at the position after them.
 
-        Hypothesis i of a sentence stands for position i of its prompt, and sees positions 0 to i.
+        Hypothesis i of a sentence represents position i of its prompt, and sees positions 0 to i.
         """
         self.reserve(length)
         self.length = length
@@ -181,10 +181,10 @@ class KVCache:
         self._number_rows()
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
-        """Ends prompts of different lengths `(B,)`, on the CPU; from now on, sentences have `beam` hypotheses.
+        """Ends the prompts, which have the given `lengths` `(B,)` (on the CPU), and sets K to `beam`.
 
-        Until now, sentences had one hypothesis each, and all read as many tokens as the longest prompt has. Entries
-        after the end of a shorter prompt are hidden from now on.
+        Until now, each sentence had one hypothesis and read as many tokens as the longest prompt has. From now on,
+        entries after the end of a shorter prompt are hidden.
         """
         longest = self.length - 1
         self.beam = beam
@@ -208,14 +208,13 @@ class KVCache:
 
         Args:
             rows: for each new hypothesis, the row of its parent among the N current ones, `(B * width,)`. None means
-                that
-                each hypothesis continues itself.
+                that each hypothesis continues itself.
             width: the next W; None means that it does not change.
         """
         width = width or self.width
         if self._in_prompt:
-            # The hypotheses were the positions of a prompt. Only the last one continues, since it has seen the whole
-            # prompt.
+            # The hypotheses were the positions of a prompt. Only the last hypothesis continues, since it has seen the
+            # whole prompt.
             rows = torch.full_like(self.position, self.width - 1)  # (B,)
             width = 1
             self._in_prompt = False
@@ -255,7 +254,7 @@ class KVCache:
         self._number_rows()
 
     def truncate(self, length: int) -> None:
-        """Limits reading to `length` positions; sentences that have more must be finished."""
+        """Limits reading to `length` positions; sentences with more positions must be finished."""
         if length >= self.length:
             return
         if self._prompt_padding is not None:
@@ -302,7 +301,7 @@ class KVCache:
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Replaces the sentences with these indices, `(M,)`, with those of another cache that has the same K and W."""
+        """Overwrites the sentences at these indices `(M,)` with those of another cache that has the same K and W."""
         assert self._prompt_padding is None, "a batch with prompts cannot be refilled"
         self._is_aligned = False
         self.position.index_copy_(0, sentences, other.position)
@@ -344,7 +343,7 @@ class KVCache:
         self._dropped_slots += written - remaining
 
     def fix_length(self, length: int) -> None:
-        """Allocates memory for `length` positions, which is never reallocated, as captured CUDA graphs require.
+        """Allocates memory for `length` positions once and for all, as captured CUDA graphs require.
 
         From now on, steps no longer change `length`; the caller sets it.
         """
@@ -365,7 +364,7 @@ class KVCache:
         self._first_rows = sentences * self.width  # (B, 1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
-        """Assigns slots to the hypotheses of this step, and makes its slot visible to each hypothesis."""
+        """Assigns a slot to each hypothesis of this step, and makes the slot visible to that hypothesis."""
         device = self.position.device
         if not dtype.is_floating_point:  # a model may store integers in the cache
             dtype = torch.float32
@@ -380,7 +379,7 @@ class KVCache:
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)
         position = self.position  # (B,)
         if self._prompt_padding is not None:
-            # Slots are counted as for the longest prompt.
+            # All sentences continue in the slots after the longest prompt.
             position = torch.full_like(position, self.length - 1)
         self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)  # (B, W)
         if self._dropped_slots:
@@ -413,5 +412,5 @@ def _move_rows(tensor: Tensor, targets: Tensor, sources: Tensor) -> None:
 
 
 def _rounded_up(slots: int) -> int:
-    """Rounds up to a multiple of 8; CUDA's attention would copy a bias of another length in every layer."""
+    """Rounds up to a multiple of 8, since CUDA's attention would copy a bias of any other length in every layer."""
     return -(-slots // 8) * 8

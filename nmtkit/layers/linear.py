@@ -20,16 +20,16 @@ from nmtkit.core.errors import RecipeError
 Precision = Literal["fp32", "fp16", "bf16"]
 """Precision of a model at inference."""
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16"]
-"""Values of the option for the precision; `auto` chooses one by device and model."""
+"""Values of the precision option; `auto` chooses a precision that suits the device and the model."""
 
 MIN_PACKED_PRODUCTS = 1 << 24
-"""Number of multiplications (M*I*O) from which a product with packed weights is faster, although calling it costs more
-time."""
+"""Minimum number of multiplications (M*I*O) at which a product with packed weights is faster, despite the overhead of
+calling it."""
 ALWAYS_PACKED_WEIGHTS = 1 << 20
-"""Number of weights (I*O) from which packing is faster for any number of rows, since most of the time is spent on
+"""Minimum number of weights (I*O) at which packing is faster for any number of rows, since most of the time is spent
 reading the weights."""
 MIN_OUTPUTS = 16
-"""Minimum number of outputs of a layer that is packed; layers such as gates have fewer."""
+"""Minimum number of outputs for a layer to be packed; layers such as gates have fewer."""
 
 
 class UnpackedLinear(nn.Linear):
@@ -40,8 +40,8 @@ class PackedLinear(nn.Module):
     """A linear layer in float32 for inference on a CPU.
 
     `F.linear` rearranges the weights for every product, whereas oneDNN can store them in the layout that its kernels
-    read. This layer therefore has a second copy of the weights, which it makes at the first product that is faster with
-    it.
+    read. This layer therefore has a second, packed copy of the weights, which it creates for the first product that is
+    faster with packed weights.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -95,7 +95,7 @@ class PaddedLinear(nn.Module):
 
 @runtime_checkable
 class Finalizable(Protocol):
-    """A module that computes in advance, before inference, what does not depend on its inputs."""
+    """A module that, before inference, computes everything that does not depend on its inputs."""
 
     def finalize(self, precision: Precision) -> None:
         """Prepares the module for inference in `precision`; afterwards it can no longer be trained.
@@ -128,8 +128,8 @@ def prepare_for_inference(
     Args:
         model: the model to change in place.
         precision: the new precision.
-        read_by_rows: output layers that must not be packed, because a shortlist reads single rows of their matrices. If
-            an output layer is computed from other weights, this contains the model instead.
+        read_by_rows: output layers that must not be packed, because a shortlist reads individual rows of their
+            matrices. If an output layer is computed from other weights, `read_by_rows` contains the model instead.
 
     Raises:
         RecipeError: the device does not support the precision.

@@ -1,10 +1,10 @@
 """The recurrent encoder, the stacked cells of a decoder, and the bridge between them.
 
-All cells are torch's. Its GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
-appendix A.1.1) in two ways. The papers apply the reset gate *before* the recurrent product, `tanh(W x + U (r * h))`;
-torch applies it *after* the product, `tanh(W x + r * (U h + b))`. And torch's update gate z determines how much of the
-old state is kept; in Bahdanau et al. it determines how much of the new state is used. In addition, the reset gate of
-Cho's decoder is also applied to the context; here it is not applied to any input.
+All cells are torch's. Torch's GRU differs from the GRU in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
+appendix A.1.1) in two ways. First, the papers apply the reset gate *before* the recurrent product,
+`tanh(W x + U (r * h))`; torch applies it *after* the product, `tanh(W x + r * (U h + b))`. Second, torch's update gate
+z determines how much of the old state is kept; in Bahdanau et al., it determines how much of the new state is used. In
+addition, the reset gate in the decoder of Cho et al. is applied to the context; here, it is not applied to any input.
 
 Notation: B sentences, N hypotheses, S source length, T word positions in `run_rnn`, I input size, H hidden size, L
 layers, D size of the encoder's states (H, or 2H with two directions).
@@ -70,14 +70,14 @@ def run_rnn(
     inputs: Tensor | PackedSequence,
     state: Tensor | tuple[Tensor, ...] | None = None,
 ) -> tuple[Any, Any]:
-    """Runs a GRU or LSTM; where 16 bits do not work, without autocast and in the dtype of its weights.
+    """Runs a GRU or LSTM; where 16-bit types do not work, disables autocast and uses the dtype of the weights.
 
     Under autocast for CUDA, torch runs these layers in float16 even if bfloat16 was requested, and most gradients would
     silently become zero. On a CPU, they run in bfloat16, which has the range of float32. But on a processor without
     AVX-512, torch has no LSTM in bfloat16 and raises an error.
 
-    The inputs are `(N, T, I)`, possibly packed, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. As
-    in torch, the results are the states `(N, T, H)` and the state after the last word.
+    `inputs` are `(N, T, I)`, possibly packed. `state` is a state as in torch: `(L, N, H)`, a pair of such tensors, or
+    None for zeros. The results are also as in torch: the states `(N, T, H)`, and the state after the last word.
     """
     device_type = inputs.data.device.type
     fails_on_cpu = device_type == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()
@@ -132,13 +132,14 @@ class RecurrentEncoderOutput:
     """States of the top layer at each word, `(B, S, D)`; zero at padding."""
     hidden: Tensor
     """Final hidden state of each layer, `(B, L, D)`: the state of the forward direction at the last word, and the state
-    of the backward direction at the first word. Residual inputs are not added, so a cell could continue from it."""
+    of the backward direction at the first word. Residual inputs are not added, so a cell could continue from this
+    state."""
     cell: Tensor | None
-    """Memory cells of an LSTM, shaped like `hidden`; None for a GRU, or if not requested."""
+    """Memory cells of an LSTM, shaped like `hidden`; None for a GRU, or if they were not requested."""
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads sentences in one direction, or in both, so that each state depends on all words of the sentence.
+    """Reads sentences in one direction, or in both directions so that each state depends on the whole sentence.
 
     The bidirectional encoder follows Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the
     layer below. The backward direction is a forward pass over each sentence reversed within its own length, so padding
@@ -146,8 +147,8 @@ class RecurrentEncoder(nn.Module):
     and its final states are not part of the output.
 
     Residual connections follow Wu et al. 2016, section 3.1: the next layer reads the sum of a layer's states and the
-    layer's input, but this sum is not part of the state that is passed from word to word. The first layer has no
-    residual connection, nor have layers whose inputs are of a different size.
+    layer's input, but this sum is not part of the state that is passed from word to word. There is no residual
+    connection around the first layer, or around layers whose inputs and states differ in size.
 
     Dropout is applied to the input of each layer except the first; residual connections bypass it. Each direction has
     H units.
@@ -192,7 +193,7 @@ class RecurrentEncoder(nn.Module):
             inputs: `(B, S, I)`.
             mask: True at real tokens, `(B, S)`. Real tokens precede padding, and each sentence has at least one.
             lengths: number of real tokens of each sentence, `(B,)`, on the CPU.
-            need_cell: whether an LSTM must return its memory cells, which takes additional time.
+            need_cell: whether an LSTM must return its memory cells, which takes extra time.
         """
         reversal = reversed_positions(mask)  # (B, S)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
@@ -248,7 +249,7 @@ def run_to_final_states(
 
     Returns:
         The states `(B, S, H)`, undefined at padding; the hidden state of each sentence after its last word, `(B, H)`;
-        and likewise the memory cells, `(B, H)`, or None if not needed.
+        and the memory cells after the last word, `(B, H)`, or None if they are not needed.
     """
     if not need_cell:
         states, _ = run_rnn(layer, inputs)  # (B, S, H)
@@ -260,7 +261,7 @@ def run_to_final_states(
 
 
 def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Computes `run_to_final_states` for an LSTM on a GPU."""
+    """Implements `run_to_final_states` for an LSTM on a GPU."""
     # The sentences are sorted here, because torch would have to wait for the device to restore their order.
     order = lengths.argsort(descending=True)  # (B,)
     device_order = send(order, inputs.device)  # (B,)
@@ -285,8 +286,8 @@ def _run_by_spans(
     """Computes `run_to_final_states` for an LSTM on a CPU.
 
     The sentences are sorted, longest first, and their columns are cut wherever a sentence ends. For each of the
-    resulting spans, the layer is called once, with the sentences that have not ended before it. So each call returns
-    the final cells of the sentences that end with its span:
+    resulting spans, the layer is called once, with the sentences that have not ended before that span. So each call
+    returns the final cells of the sentences that end with its span:
 
         sentence 0   span 1 | span 2 | span 3
         sentence 1   span 1 | span 2
@@ -358,7 +359,7 @@ class StackedCells(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
-        """Runs one step; the arguments and results are those of `rnn_step`."""
+        """Runs one step; the arguments and results are the same as in `rnn_step`."""
         new_hiddens = []
         new_cells = []
         for number, layer in enumerate(self.cells):
@@ -387,9 +388,9 @@ class Bridge(nn.Module):
     * `relu`: like `tanh`, but with ReLUs, and memory cells are computed from the encoder's memory cells: See et al.
       2017, section 2.1.
 
-    x consists of the last `input_size` elements of the final state. With two directions, an `input_size` of 2H selects
-    both, and H selects only the backward direction, as in Bahdanau et al. `cell`, `hidden_size` and `layers` describe
-    the decoder.
+    x consists of the last `input_size` elements of the final state. In a bidirectional encoder, an `input_size` of 2H
+    selects both directions, and H selects only the backward direction, as in Bahdanau et al. `cell`, `hidden_size` and
+    `layers` describe the decoder.
     """
 
     def __init__(
@@ -468,7 +469,7 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
 
 
 def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) -> None:
-    """Initializes each gate separately: a parameter contains the matrices of all gates, one below the other."""
+    """Initializes each gate separately: a parameter contains the matrices of all gates, stacked vertically."""
     is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
     n_gates = 4 if is_lstm else 3
     for name, parameter in module.named_parameters():
@@ -480,7 +481,7 @@ def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) 
                 _init_matrix(gate, style)
             else:
                 nn.init.zeros_(gate)
-        # Torch adds two biases, so setting one of them is enough. Its order is input, forget, candidate, output gate.
+        # Torch adds two biases, so setting one of them is enough. The order is input, forget, candidate, output gate.
         if is_lstm and "bias_ih" in name and style == "xavier":
             nn.init.ones_(gates[1])
 

@@ -27,7 +27,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 SinusoidKind = Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq"]
 
 _INITIAL_SINUSOIDS = 256
-"""Number of positions in a new table of sinusoids, which grows if a text is longer."""
+"""Number of positions in a new table of sinusoids. The table grows if a text is longer."""
 
 
 def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Tensor:
@@ -114,7 +114,7 @@ class LearnedPositions(nn.Module):
         max_positions = self.table.shape[0]
         if length > max_positions:
             raise DataError(
-                f"a sentence has {length} positions, but the model learned only {max_positions} positions; leave out "
+                f"a sentence needs {length} positions, but the model learned only {max_positions} positions; leave out "
                 "or split longer sentences, or train with a larger max_positions (or, if the model has the setting "
                 "`positions`, with sinusoidal positions)"
             )
@@ -122,7 +122,7 @@ class LearnedPositions(nn.Module):
 
 
 class RelativePositions(nn.Module):
-    """Learned bias on energies, by the distance between query and key: Raffel et al. 2020 (T5), section 2.1.
+    """Learned bias on energies, based on the distance between query and key: Raffel et al. 2020 (T5), section 2.1.
 
     Distances are grouped into buckets, and each head learns one number per bucket. Each bucket in the first half
     contains a single distance: 0, 1, 2, ... The sizes of the buckets in the second half grow by a constant factor up to
@@ -196,8 +196,9 @@ def _causal_mask(query: Tensor) -> Tensor:
 def _is_fused_faster(query: Tensor, rate: float) -> bool:
     """Returns whether torch's fused attention is faster than separate operations.
 
-    On a GPU it always is. On a CPU it is slow if oneDNN computes its many small products. This is the case in reduced
-    precision, except for a single query in float32, and except for bfloat16 at inference.
+    On a GPU, it always is; on a CPU with dropout, it never is. On a CPU without dropout, it is slow if oneDNN computes
+    its many small products, as it does for 16-bit types and for float32 products of reduced precision. Exceptions are a
+    single query in float32, and bfloat16 at inference.
     """
     if query.device.type != "cpu":
         return True
@@ -242,7 +243,7 @@ def attend(
 def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
     """Initializes a linear layer as in Glorot and Bengio 2010, with zero bias, and returns it.
 
-    The weight consists of `parts` matrices of equal size. The range of the initial values is that of a single one.
+    The weight consists of `parts` matrices of equal size. The range of the initial values is that of a single matrix.
     """
     fan_in = linear.weight.shape[1]
     fan_out = linear.weight.shape[0] // parts
@@ -255,7 +256,7 @@ def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """How layers differ from those of Vaswani et al. 2017. The defaults are the paper's, with biases everywhere."""
+    """Differences from the layers in Vaswani et al. 2017. The defaults match the paper, with biases everywhere."""
 
     head_size: int | None = None
     """Size of a head (D). None means H / A."""
@@ -264,10 +265,10 @@ class LayerForm:
     rms_norm: bool = False
     """Whether to use RMSNorm, without a bias, instead of LayerNorm: Zhang and Sennrich 2019."""
     scaled: bool = True
-    """Whether energies are divided by sqrt(D)."""
+    """Whether to divide energies by sqrt(D)."""
     gated: bool = False
-    """Whether the inner layer of a feed-forward network is multiplied by another linear layer: Shazeer 2020, "GLU
-    Variants"."""
+    """Whether to multiply the inner layer of a feed-forward network by the output of another linear layer: Shazeer
+    2020, "GLU Variants"."""
 
 
 class LayerConfig(Protocol):
@@ -317,16 +318,16 @@ class _MultiHeadAttention(nn.Module):
         head_size = form.head_size or self.width // self.heads
         self.inner = self.heads * head_size  # A * D
         self.has_bias = form.bias
-        # `attend` always divides energies by sqrt(D). If they should not be divided, queries are scaled up beforehand.
+        # `attend` always divides energies by sqrt(D). To cancel this division, queries are scaled up beforehand.
         self.scale = 1.0 if form.scaled else math.sqrt(head_size)
 
     def _input_layer(self, parts: int) -> nn.Linear:
-        """Builds a linear layer from H to `parts` times A * D."""
+        """Builds a linear layer from size H to `parts` * A * D."""
         linear = nn.Linear(self.width, parts * self.inner, bias=self.has_bias)
         return _init_xavier(linear, parts)
 
     def _output_layer(self) -> nn.Linear:
-        """Builds a linear layer from A * D to H."""
+        """Builds a linear layer from size A * D to H."""
         return _init_xavier(nn.Linear(self.inner, self.width, bias=self.has_bias))
 
     def _scaled(self, query: Tensor) -> Tensor:
@@ -408,7 +409,7 @@ class SelfAttention(_MultiHeadAttention):
 
 
 class CrossAttention(_MultiHeadAttention):
-    """Multi-head attention to a memory, whose keys and values are projected only once: section 3.2.2."""
+    """Multi-head attention to a memory, which is projected to keys and values only once: section 3.2.2."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__(config)
@@ -431,7 +432,7 @@ class CrossAttention(_MultiHeadAttention):
         mask: Tensor | None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends with Q queries per sentence, which are the positions of a target or the hypotheses of a beam.
+        """Attends with Q queries per sentence: the positions of a target or the hypotheses of a beam.
 
         Args:
             states: `(B, Q, H)`.
@@ -455,9 +456,10 @@ class CrossAttention(_MultiHeadAttention):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016).
+    """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2, optionally with GELU or SiLU instead of the ReLU.
 
-    `gelu_tanh` is the approximation of GELU in section 2 of the latter paper, which GPT-2 uses.
+    GELU and SiLU are from Hendrycks and Gimpel 2016. `gelu_tanh` is the approximation of GELU in section 2 of their
+    paper, which GPT-2 uses.
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -496,7 +498,7 @@ class Residual(nn.Module):
     """Residual connection around a sub-layer f, with normalization.
 
     post: LayerNorm(x + dropout(f(x))), sections 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
-    which needs no long warm-up (Xiong et al. 2020), but one more normalization after the last layer.
+    which does not need a long warm-up (Xiong et al. 2020), but requires one more normalization after the last layer.
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -586,8 +588,7 @@ class DecoderLayer(nn.Module):
             cache: the cache with the earlier positions, and the number of this layer; only for a single step.
             shown: heads whose cross-attention weights are returned; see `CrossAttention.forward`.
             bias: bias on the self-attention energies, `(B, A, T, T)` or `(B, A, K, P * K)`, which replaces the causal
-                mask
-                or the bias of the cache.
+                mask or the bias of the cache.
 
         Returns states of the same shape, and the cross-attention weights or None.
         """

@@ -1,6 +1,6 @@
 """Triton programs that implement the functions of `kernels.py`.
 
-This module is imported only when it is first needed, because Triton takes long to load.
+This module is imported only when it is first needed, because Triton takes a long time to load.
 
 For given shapes, a launch always has the same grid, and reads no result back to the CPU. It can therefore be captured
 in a CUDA graph, after one launch outside the graph, which compiles the program. All sums are computed in float32,
@@ -9,12 +9,12 @@ whatever the type of the inputs is.
 A tile is the part of a tensor that a program computes at once. Its sizes are powers of two, as Triton requires.
 Elements of a tile that are outside the tensor are loaded as values that do not change the result.
 
-If `TRITON_INTERPRET=1` is set before this module is imported, numpy runs the same programs on a CPU. It represents
+If `TRITON_INTERPRET=1` is set before this module is imported, the same programs run in NumPy on a CPU. NumPy represents
 bfloat16 as raw bits, so every tile is first converted to float32.
 
 Arguments of the programs: a tensor is passed as a pointer to its first element, and `keys_row` is the distance in
-memory between two rows of keys (the stride). Capitals are constants; Triton compiles a separate program for each
-combination of their values.
+memory between two rows of keys (the stride). Arguments in capitals are constants; Triton compiles a separate program
+for each combination of their values.
 
 Notation: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary size.
 """
