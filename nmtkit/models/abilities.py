@@ -1,8 +1,8 @@
 """Optional abilities of models, beyond the contracts of `nmtkit.models.base`.
 
-Each ability is a mix-in class, which precedes the contract in the list of base classes: `class MyModel(Copying,
-Seq2Seq)`. It is followed by functions that check whether a model has the ability, or use it if so. Code outside
-`nmtkit.models` calls these functions instead of `isinstance`.
+Each ability is a mix-in class that comes before the contract in the list of base classes: `class MyModel(Copying,
+Seq2Seq)`. The functions below each mix-in check whether a model has the ability, or use the ability if it does. Code
+outside `nmtkit.models` calls these functions instead of `isinstance`.
 
 Notation: as in `models/base.py`; A is the number of attention heads, V' the size of a shortlist.
 """
@@ -40,7 +40,7 @@ from nmtkit.models.output import ShortlistedOutput, log_probabilities_of
 class Copying(Decoder[M, S]):
     """A decoder that can copy source words, including unknown ones, or its own earlier words.
 
-    It sets `ModelOutput.copy_gate`. If it copies from the source, `copies` of its config is true.
+    Such a decoder sets `ModelOutput.copy_gate`. If it copies from the source, `copies` is true in its config.
     """
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
@@ -57,7 +57,7 @@ class Copying(Decoder[M, S]):
         memory: M,
         log_normalizer: Tensor | None = None,
     ) -> Tensor:
-        """Combines log-probabilities `(..., V)` with copy probabilities, as `nmtkit.layers.copying.mix`: `(..., X)`."""
+        """Mixes copy probabilities into log-probabilities `(..., V)`, using `nmtkit.layers.copying.mix`: `(..., X)`."""
         p_gen = output.copy_gate
         assert p_gen is not None, "a model that copies must set `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
@@ -65,7 +65,7 @@ class Copying(Decoder[M, S]):
         return mix(log_probs, weights, p_gen, words, n_oov=n_oov, log_normalizer=log_normalizer)
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns `attention` and `src_extended` of `mix`: weights and columns of the words that can be copied."""
+        """Returns the arguments `attention` and `src_extended` of `mix`: the copyable words' weights and columns."""
         weights = output.attention
         assert weights is not None, "a model that copies from its source must set `attention`"
         source = memory.copy.extended  # (B, S)
@@ -83,7 +83,7 @@ def as_copying(model: Model) -> Copying | None:
 def predicts_by_softmax(model: Model) -> bool:
     """Returns whether `predict` is the softmax of `logits`, possibly combined with copy probabilities.
 
-    If so, only the probabilities that are needed can be computed. The result is false for models that override
+    If so, callers can compute only the probabilities that they need. The result is false for models that override
     `predict`.
     """
     return type(model).predict in (Model.predict, Decoder.predict, Copying.predict)
@@ -92,11 +92,13 @@ def predicts_by_softmax(model: Model) -> bool:
 def log_likelihood(
     model: Model, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns the log-probabilities of the wanted ids, `(M,)`, without those of all other words, as `predict` would.
+    """Returns the log-probabilities `(M,)` of the wanted ids under `predict`.
 
-    `wanted` are extended ids `(M,)`; `output` has M rows, from `ModelOutput.gather`. The second result is the sum of
-    the log-probabilities of each row over the vocabulary, `(M,)`; it is valid only if `summed` is set and the model
-    does not copy.
+    Where possible, the rest of the distribution is not computed.
+
+    `wanted` are extended ids `(M,)`; `output` has M rows, from `ModelOutput.gather`. The second result is each row's
+    sum of log-probabilities over the vocabulary, `(M,)`; it is valid only if `summed` is set and the model does not
+    copy.
     """
     if not predicts_by_softmax(model):
         log_probs = model.predict(output, memory)  # (M, X)
@@ -110,7 +112,7 @@ def log_likelihood(
     assert copying is not None, "a model that sets `copy_gate` must inherit from `Copying`"
     weights, words = copying.copyable(output, memory)  # (M, S) each
     # Wanted words outside the vocabulary cannot be generated. Their ids are clamped to make them valid indices, and the
-    # log-probabilities at these indices are overwritten.
+    # resulting log-probabilities are overwritten.
     size = logits.shape[-1]
     valid_ids = wanted.clamp(max=size - 1)  # (M,)
     log_probs, sums = log_probabilities_of(valid_ids, logits)  # (M,), (M,)
@@ -148,7 +150,7 @@ def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
     output = getattr(model, "output", None)
     weight = getattr(output, "weight", None)
     bias = getattr(output, "bias", None)
-    # Rows cannot be selected from a matrix that is packed for matrix products.
+    # Rows cannot be selected from a matrix that is packed for matrix multiplication.
     if not isinstance(weight, Tensor) or weight.layout != torch.strided:
         raise RecipeError(
             f"{model.config.kind} has no output matrix from which a shortlist could select rows; remove the shortlist"
@@ -191,7 +193,7 @@ class LimitedPositions(Decoder[M, S]):
 def reserve_positions(model: Decoder, length: int) -> bool:
     """Prepares for decoding up to `length` steps; returns False if the model cannot decode that many."""
     limited = [member for member in members_of(model) if isinstance(member, LimitedPositions)]
-    # A list, not a generator, so that all members prepare, even after one that returned False.
+    # A list, not a generator, so that all members prepare, even if one of them returns False.
     prepared = [member.reserve_positions(length) for member in limited]
     return all(prepared)
 
@@ -199,14 +201,14 @@ def reserve_positions(model: Decoder, length: int) -> bool:
 class ParallelPrefill(Decoder[M, S]):
     """A decoder whose `advance` can read a prompt in one pass.
 
-    Everything that such a decoder remembers from earlier steps is in the cache, and it gets its positions from
+    Such a decoder keeps everything it remembers from earlier steps in the cache, and gets its positions from
     `KVCache.positions`.
     """
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads prompts `(B, P)` in one step, in which their positions are P hypotheses; see `Decoder.prefill`."""
+        """Reads prompts `(B, P)` in one step, with their P positions as hypotheses; see `Decoder.prefill`."""
         sentences, length = prompt.shape
         cache.begin_prompts(length)
         output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P, *)
@@ -219,7 +221,7 @@ class ParallelPrefill(Decoder[M, S]):
 
 @dataclass(frozen=True)
 class LayerAttentions(Rows):
-    """Attention weights of all heads: one tensor for each of the L layers of encoder or decoder, lowest layer first.
+    """Attention weights of all heads: one tensor per layer of the encoder or decoder, lowest layer first.
 
     Rows are queries, columns are keys. The weights of a real query sum to one over the keys that it may read; rows and
     columns of padding are zero. Row t of `decoder` and `cross` belongs to the position that *predicts* target token t
@@ -236,7 +238,7 @@ class LayerAttentions(Rows):
 
 
 class MultiHeadModel(Seq2Seq[M, S]):
-    """A model with layers of multi-head attention, which makes the weights of all heads available."""
+    """A model with multi-head attention that can return the weights of all heads."""
 
     @classmethod
     @abstractmethod
@@ -249,15 +251,15 @@ class MultiHeadModel(Seq2Seq[M, S]):
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Returns the weights of all heads and layers, without dropout, for a decoder that reads the targets."""
+        """Returns the weights of all heads and layers with teacher forcing, without dropout on the weights."""
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """Returns the kind of the position vectors on the source side, and the first P <= `most` of them, `(P, H)`."""
+        """Returns the kind of position encoding on the source side, and its first P <= `most` vectors, `(P, H)`."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Selects the attention to return if `need_attention`: a layer, and a head (counted from 1) or the mean."""
+        """Selects the attention that `need_attention` returns: a layer, and one head (counted from 1) or the mean."""
 
 
 def as_multi_head(model: Model) -> MultiHeadModel | None:
@@ -266,7 +268,7 @@ def as_multi_head(model: Model) -> MultiHeadModel | None:
 
 
 def shows_one_head(config: ModelConfig) -> bool:
-    """Returns whether the model of a config returns the attention of a single head instead of the mean of all heads."""
+    """Returns whether a model with this config returns the attention of a single head, not the mean of all heads."""
     kind = MODELS.get(config.kind)
     return issubclass(kind, MultiHeadModel) and kind.shows_one_head(config)
 
@@ -292,20 +294,20 @@ class LocalWindow(Seq2Seq[M, S]):
 
 
 def window_half_width(model: Model) -> int | None:
-    """Returns the number of source tokens on each side of the centre of a window; None if there is no window."""
+    """Returns the number of source tokens on each side of a window's centre; None if there is no window."""
     return model.window_half_width if isinstance(model, LocalWindow) else None
 
 
 class OwnMemoryLengths(Model):
-    """A model whose memory positions differ from its input positions; they may, for example, be regions of an image."""
+    """A model whose memory positions are not its input positions, but, for example, regions of an image."""
 
     @abstractmethod
     def memory_lengths(self, batch: Batch) -> Tensor:
-        """Returns the number of real memory positions, `(B,)` on the CPU."""
+        """Returns each example's number of real memory positions, `(B,)`, on the CPU."""
 
 
 def memory_lengths(model: Model, batch: Batch) -> Tensor:
-    """Returns the number of real memory positions, `(B,)` on the CPU; in an ensemble, that of the first member."""
+    """Returns each example's number of real memory positions, `(B,)`, on the CPU; for ensembles, the first member's."""
     first_member = members_of(model)[0]
     return (
         first_member.memory_lengths(batch)
@@ -332,7 +334,7 @@ def has_source_end(model: Model) -> bool:
 
 
 class AuxiliaryHead(Model):
-    """A model that has a second head besides the output layer, which is trained with a separate objective."""
+    """A model with a second head besides the output layer, trained with a separate objective."""
 
     @classmethod
     @abstractmethod
@@ -345,7 +347,7 @@ class AuxiliaryHead(Model):
 
 
 def auxiliary_objective(config: ModelConfig) -> str:
-    """Returns the name of the objective for the auxiliary head of a config's model; empty if it has no such head."""
+    """Returns the name of the auxiliary head's objective, or "" if a model with this config has no such head."""
     kind = MODELS.get(config.kind)
     return kind.auxiliary_objective(config) if issubclass(kind, AuxiliaryHead) else ""
 
@@ -370,8 +372,8 @@ def part_of(model: Model, name: str) -> dict[str, Tensor]:
     for weight_name, weight in model.state_dict(keep_vars=True).items():
         if weight_name.startswith(PARTS[name]):
             weights[weight_name] = weight
-    # Source embeddings, whose names start with `src_`, belong to the encoder, but without other weights there is no
-    # encoder. The same is true of decoders.
+    # Source embeddings, whose names start with `src_`, count as weights of the encoder, but source embeddings alone are
+    # not an encoder. The same is true of target embeddings and the decoder.
     if not any(weight_name.startswith(name) for weight_name in weights):
         return {}
     if isinstance(model, AdaptedParts):
@@ -387,7 +389,7 @@ class Pretrained(Model):
 
 
 def pretraining_objectives(kind: type[Model]) -> Sequence[str]:
-    """Returns the names of the objectives that can train a class of models on plain text, which they corrupt."""
+    """Returns the names of the objectives that can train a class of models on plain text by corrupting it."""
     if issubclass(kind, Pretrained):
         return kind.pretrained_by
     return ("span_corruption", "denoising") if issubclass(kind, Seq2Seq) else ()
@@ -398,10 +400,10 @@ class ReadsSentences(Model):
 
 
 def reads_sentences(config: ModelConfig) -> bool:
-    """Returns whether the model of a config reads a text sentence by sentence."""
+    """Returns whether a model with this config reads a text sentence by sentence."""
     return issubclass(MODELS.get(config.kind), ReadsSentences)
 
 
 def transformer_layers(model: Model) -> list[nn.Module]:
-    """Returns the Transformer layers of encoder and decoder."""
+    """Returns all Transformer layers of the model."""
     return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]

@@ -5,7 +5,7 @@ Notation in shape comments:
     B   sentences in a batch
     K   beam size
     N   = B*K hypotheses in sentence-major order: sentence b has rows b*K to b*K+K-1
-    M   target positions selected from all B*T, as rows
+    M   target positions selected from all B*T, one row each
     S   source length            T   target length             P   prompt length
     V   target vocabulary        X   = V + the largest number of unknown words in any example of the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
@@ -19,7 +19,7 @@ There are three contracts. Each extends the one before it:
     Seq2Seq  generates text from a source: `encode`. Plots of attention, word alignment and copying need it.
 
 The *memory* has one row per sentence and is fixed during decoding. Attention treats the K = N // B hypotheses of a
-sentence as K queries into the single row of the sentence, so the encoder states are never copied for a beam.
+sentence as K queries into the sentence's single row, so the encoder states are never copied for a beam.
 
 Two things change during decoding. The *state* has one row per hypothesis. It is small and has a fixed size; search
 reorders its rows. The *cache* (`nmtkit.layers.kv_cache`) grows by one entry per step, and its entries are not moved.
@@ -109,7 +109,8 @@ PARTS = {
 """Parts of a model whose weights can initialise another model, each with the prefixes of its weight names."""
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
-"""Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
+"""Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding and
+the output layer. all: all three."""
 
 
 def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
@@ -126,10 +127,10 @@ class ModelConfig(Settings):
     """Base class of the models' `Config` classes. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
 
     shorthands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Shorthand keys, each with the keys that it sets."""
+    """Shorthand keys, each mapped to the keys that it sets."""
 
     kind: str
-    """Name of the model."""
+    """Model type."""
 
     @model_validator(mode="before")
     @classmethod
@@ -151,7 +152,7 @@ class ModelConfig(Settings):
 
     @property
     def copies(self) -> bool:
-        """Whether the model can copy source words that are not in its vocabulary; see its setting `copying`, if any."""
+        """Whether the model can copy source words that are not in its vocabulary; see the `copying` setting, if any."""
         return getattr(self, "copying", "none") not in (False, "none")
 
     @property
@@ -180,7 +181,7 @@ class Memory(Rows):
     """Shortlisted rows of the output layer; None means the whole vocabulary."""
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """Converts extended ids to columns of the distributions. Without a shortlist, they are the same."""
+        """Converts extended ids to columns of the distributions. Without a shortlist, ids and columns are the same."""
         return ids if self.shortlist is None else self.shortlist.index.columns_of(ids)
 
     def ids_of(self, columns: Tensor) -> Tensor:
@@ -198,8 +199,8 @@ class ModelOutput(Rows):
     """The features that the output layer reads, with attention and copy gate."""
 
     features: Tensor
-    """Input of the output layer: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. In models
-    that classify whole examples it is `(B, *)`, in models that label each position `(B, S, *)`."""
+    """Input of the output layer: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. Models
+    that classify whole examples return `(B, *)`, and models that label each position `(B, S, *)`."""
     attention: Tensor | None = None
     """Weights over the source, `(N, S)`, `(B, T, S)` or `(M, S)`; None if not requested or if the model has none."""
     copy_gate: Tensor | None = None
@@ -214,9 +215,9 @@ class ModelOutput(Rows):
     """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to each word, `(B, T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
-        """Selects the M positions where `keep` `(B, T)` or `(B,)` is True; the output layer can thus skip padding."""
-        # `keep` may still be on the CPU, where `nonzero` need not wait for an accelerator. `indices` has one or two
-        # tensors of shape (M,).
+        """Selects the M positions where `keep` `(B, T)` or `(B,)` is True, so that the output layer skips padding."""
+        # `keep` may still be on the CPU, where `nonzero` does not have to wait for an accelerator. `indices` has one or
+        # two tensors of shape (M,).
         indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
         rows = self.mapped(lambda tensor: tensor[*indices])
         return replace(rows, sentence=indices[0])
@@ -224,7 +225,7 @@ class ModelOutput(Rows):
     @staticmethod
     def stack(steps: Sequence["ModelOutput"]) -> "ModelOutput":
         """Joins the outputs of T steps, `(N, *)`, into one output, `(N, T, *)`."""
-        # `tensors` and `mapped` visit the fields in the same order, so the stacked tensors return to their fields.
+        # `tensors` and `mapped` visit the fields in the same order, so each stacked tensor ends up in the right field.
         tensors_by_field = zip(*(step.tensors() for step in steps), strict=True)
         stacked = iter([torch.stack(tensors, 1) for tensors in tensors_by_field])  # (N, T, *) each
         return steps[0].mapped(lambda _: next(stacked))
@@ -304,7 +305,7 @@ class Decoder(Model, Generic[M, S]):
 
     @final
     def tie_output(self) -> None:
-        """Uses the target embedding as the matrix of the output layer if the setting `tie` says so."""
+        """Uses the target embedding as the matrix of the output layer if the setting `tie` requires it."""
         if getattr(self.config, "tie", "none") in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
@@ -367,8 +368,8 @@ class Decoder(Model, Generic[M, S]):
 
         Returns the outputs `(B, P, *)` and the state after the prompts. The cache must be empty and have one hypothesis
         per sentence; afterwards it contains P entries. If prompts are padded on the right, `lengths` `(B,)`, on the
-        CPU, are their numbers of tokens. The state of each sentence is then the one after its last token, and the
-        caller removes the padding from the cache with `KVCache.end_prompts`.
+        CPU, has the number of tokens in each prompt. The state of each sentence is then the state after its last token,
+        and the caller removes the padding from the cache with `KVCache.end_prompts`.
         """
         sentences, longest = prompt.shape
         if lengths is None:
@@ -418,14 +419,14 @@ class Seq2Seq(Decoder[M, S]):
 
     @abstractmethod
     def encode(self, batch: Batch) -> M:
-        """Runs the encoder and projects the attention keys, which does not have to be repeated in each step."""
+        """Runs the encoder and projects the attention keys, once for all decoding steps."""
 
 
 class Combined(Decoder[M, S]):
     """Several decoders that generate text jointly."""
 
     members: nn.ModuleList
-    """The combined decoders, which may be combinations themselves."""
+    """The combined decoders, which may themselves be combined."""
 
 
 def members_of(model: Model) -> list[Model]:

@@ -1,20 +1,21 @@
 """ConvS2S: Gehring et al. 2017, "Convolutional sequence to sequence learning".
 
-Encoder and decoder are stacks of convolutions over the sums of word and position embeddings, e_j = w_j + p_j (section
-3.1). Each layer reads windows of k states and applies a gated linear unit v (section 3.2):
+The encoder and the decoder are stacks of convolutions over the sums of word and position embeddings, e_j = w_j + p_j
+(section 3.1). Each layer reads windows of k states and applies a gated linear unit v (section 3.2):
 
     h_i^l = v(W^l [h_{i-k/2}^{l-1}; ...; h_{i+k/2}^{l-1}] + b^l) + h_i^{l-1}        v([A; B]) = A * sigmoid(B)
 
-In the decoder, the window of a state ends with the state itself. Each decoder layer attends to the encoder states z_j
-of a source of m words (section 3.3, equations 1 and 2); g_i is the embedding of the decoder's input at position i:
+In the decoder, the window for position i ends at position i. Each decoder layer attends to the encoder states z_j of a
+source of m words (section 3.3, equations 1 and 2); g_i is the embedding of the decoder's input at position i:
 
     d_i^l = W_d^l h_i^l + b_d^l + g_i                          a_ij^l = softmax_j(d_i^l . z_j)
     c_i^l = sqrt(m) sum_j a_ij^l (z_j + e_j)                   h_i^l + W_c^l c_i^l is the input of the next layer
 
-To preserve the variance, every sum of two such parts is multiplied by sqrt(0.5), and c by sqrt(m) (section 3.4 and the
-authors' code). The gradient of the encoder is divided by the number of decoder layers, since all of them contribute to
-it (section 3.4). Weights are initialised as in section 3.5. Embeddings have size f, and the states of layers size d;
-linear layers convert between the two. The attention in the model's output is the mean of all layers.
+To preserve the variance, the sums v + h, d, z + e and h + W c are multiplied by sqrt(0.5), and c by sqrt(m) (section
+3.4 and the authors' code). The gradient of the encoder is divided by the number of decoder layers, since every decoder
+layer contributes to it (section 3.4). Weights are initialised as in section 3.5. Embeddings have size f, and layer
+states have size d; linear layers convert between the two. The attention in the model's output is the mean of all
+layers.
 
 The paper's weight normalization is not implemented.
 
@@ -53,19 +54,19 @@ from nmtkit.models.base import (
 KERNEL_SIZE = 3
 """Number of states in a window (k), as in section 5. It is odd, so that the windows of the encoder are symmetric."""
 SUM_SCALE = math.sqrt(0.5)
-"""Factor for a sum of two parts that preserves the variance: section 3.4."""
+"""Factor that preserves the variance of a sum of two terms: section 3.4."""
 
 
 class ConvS2SConfig(ModelConfig):
     """Settings of ConvS2S.
 
-    The defaults suit small corpora; for English-Romanian, the paper uses sizes of 512, and 20 layers each in encoder
-    and decoder.
+    The defaults suit small corpora; for English-Romanian, the paper uses sizes of 512, 20 encoder layers and 20 decoder
+    layers.
     """
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     kind: Literal["convs2s"] = "convs2s"
-    """Name of the model."""
+    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of word and position embeddings on both sides (f)."""
     hidden_size: Width = Field(default=256, ge=1)
@@ -81,7 +82,8 @@ class ConvS2SConfig(ModelConfig):
     max_positions: Width = Field(default=1024, ge=1)
     """Number of learned position embeddings, which limits the text length in tokens, including EOS."""
     tie: Tie = "decoder"
-    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding
+    and the output layer. all: all three."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class ConvMemory(Memory):
 
 @dataclass(frozen=True)
 class ConvState(DecoderState):
-    """Earlier inputs of the decoder's convolutions, which are also in the window of the next step."""
+    """Recent inputs of the decoder's convolutions, which are still in the window at the next step."""
 
     inputs: Tensor
     """The last k-1 inputs of each layer, `(N, L, k-1, d)`, newest last; zero before the beginning of the text."""

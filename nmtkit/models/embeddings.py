@@ -21,7 +21,7 @@ class SourceEmbedding(nn.Embedding):
 
     Config: ClassVar[type[Settings]]
     is_pretrained: ClassVar[bool] = False
-    """Whether the module needs weights from another run, which the recipe must give as `init_from.src_embedding`."""
+    """Whether the module needs weights from another run, which the recipe must name in `init_from.src_embedding`."""
 
     def __init__(self, words: nn.Embedding, config: Any) -> None:
         super().__init__(words.num_embeddings, words.embedding_dim)

@@ -97,7 +97,7 @@ class JointDecoder(
             mask = batch.inputs.mask
             copy = batch.inputs.copy
         else:
-            # For images, the memory positions are regions, whose number only the members know.
+            # For images, the memory positions are regions, and only the members know how many there are.
             mask = memories[0].mask
             copy = memories[0].copy
         return EnsembleMemory(mask, copy, memories)
@@ -160,7 +160,7 @@ class JointDecoder(
         return [member for member in self.members if isinstance(member, Decoder)]
 
     def _predictions(self, output: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
-        """Returns each member's log-probabilities: `(..., X)`, or `(..., V)` if it does not copy."""
+        """Returns each member's log-probabilities: `(..., X)`, or `(..., V)` if the member does not copy."""
         assert isinstance(output, EnsembleOutput)
         members = zip(self._members(), output.members, memory.members, strict=True)
         predictions = []
@@ -198,7 +198,7 @@ class Ensemble(JointDecoder):
         first_member = members[0]
         if any(member.sizes != first_member.sizes for member in members):
             raise RecipeError(
-                "the models of an ensemble must have the same vocabulary, but the sizes of their vocabularies differ"
+                "the models of an ensemble must have the same vocabulary, but their vocabulary sizes differ"
             )
         copying = any(member.config.copies for member in members)
         config = CombinedConfig(kind="ensemble", copying=copying)
@@ -210,7 +210,7 @@ class Ensemble(JointDecoder):
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """Returns the logarithm of the mean, including copied words, `(..., X)`.
 
-        A mean of log-probabilities is not normalised.
+        A mean of log-probabilities is not normalized.
         """
         if memory.shortlist is None:
             width = self.sizes["tgt"]
@@ -250,7 +250,7 @@ class Ensemble(JointDecoder):
             if len({weights.shape for weights in attentions}) > 1:
                 raise RecipeError(
                     "the attention of these models cannot be averaged, because they divide images into different "
-                    "numbers of regions (`model.cnn`); use only one of them, or, if you need only the captions, set "
+                    "numbers of regions (`model.cnn`); use only one of the models, or, if you need only captions, set "
                     "coverage_penalty to 0"
                 )
             total = sum(attention_shares)

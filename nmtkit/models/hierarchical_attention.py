@@ -44,9 +44,9 @@ class AttentionConfig(ModelConfig):
     embedding_size: Width = Field(default=200, ge=1)
     """Size of word vectors."""
     hidden_size: Width = Field(default=50, ge=1)
-    """Number of units of each direction of the recurrent layers."""
+    """Number of units in each direction of the recurrent layers."""
     attention_size: Width = Field(default=100, ge=1)
-    """Size of the vectors u, u_w and u_s, whose products are the energies of attention."""
+    """Size of the vectors u, u_w and u_s, whose dot products are the attention energies."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Dropout rate on embeddings and on the input of the output layer."""
 
@@ -55,20 +55,20 @@ class AttentionClassifierConfig(AttentionConfig):
     """A bidirectional GRU and attention over all words (Yang et al. 2016, equations 5-7)."""
 
     kind: Literal["attention_classifier"] = "attention_classifier"
-    """Name of the model."""
+    """Model type."""
 
 
 class HierarchicalAttentionConfig(AttentionConfig):
     """Attention over words and over sentences (Yang et al. 2016); both levels have the same sizes, as in the paper."""
 
     kind: Literal["hierarchical_attention"] = "hierarchical_attention"
-    """Name of the model."""
+    """Model type."""
 
 
 class AttentiveGRU(nn.Module):
-    """Encodes sequences `(M, W, I)` with a bidirectional GRU, and sums the states of each, weighted by attention.
+    """Encodes sequences `(M, W, I)` with a bidirectional GRU, and sums each sequence's states, weighted by attention.
 
-    It is used for words (equations 1-7) and for sentences (equations 8-10).
+    Used for words (equations 1-7) and for sentences (equations 8-10).
     """
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
@@ -155,8 +155,8 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         texts, sentences_per_text = is_sentence.shape
         all_rows = texts * sentences_per_text
         rows = torch.arange(all_rows, device=ids.device)  # (B*N,)
-        # On a CPU, only the M real sentences are encoded. On other devices, all B*N sentences are encoded, because the
-        # CPU would have to wait for the device to learn which ones are real.
+        # On a CPU, only the M real sentences are encoded. On other devices, all B*N sentences are encoded, because
+        # finding the real ones would make the CPU wait for the device.
         if ids.device.type == "cpu":
             rows = rows[is_sentence.flatten()]  # (M,)
         text_of_row = rows.unsqueeze(1) // sentences_per_text  # (M, 1)

@@ -1,4 +1,4 @@
-"""The output layer of a model, whole or restricted to a shortlist, and the softmax.
+"""A model's output layer, either complete or restricted to a shortlist, and the softmax.
 
 Notation: as in `models/base.py`; V' is the number of shortlisted words.
 """
@@ -27,7 +27,7 @@ class ShortlistIndex:
     words: Tensor
     """Ids of the shortlisted words, `(V',)`, in ascending order."""
     columns: Tensor
-    """Column of each word of the vocabulary, `(V,)`; for words outside the shortlist, it is that of PAD."""
+    """Column of each word in the vocabulary, `(V,)`; words outside the shortlist have the column of PAD."""
     weight: Tensor
     """Rows of the output layer for the shortlisted words, `(V', *)`."""
 
@@ -56,8 +56,8 @@ class ShortlistIndex:
 class ShortlistedOutput(Rows):
     """Rows of an output layer, shortlisted for B sentences.
 
-    All sentences use the same rows, but the softmax of each sentence covers only its own candidates. So the results of
-    a sentence do not depend on the other sentences of the batch.
+    All sentences use the same rows, but the softmax of each sentence covers only its own candidates. A sentence's
+    results therefore do not depend on the rest of the batch.
     """
 
     bias: Tensor
@@ -75,7 +75,7 @@ class ShortlistedOutput(Rows):
         words = is_shortlisted.nonzero()[:, 0]  # (V',)
         columns = torch.full_like(is_shortlisted, PAD, dtype=torch.long)  # (V,)
         columns[words] = torch.arange(len(words), device=words.device)
-        # The memory layout of the matrix, which may be stored transposed, is kept.
+        # Preserves the memory layout of the matrix, which may be stored transposed.
         if weight.stride(0) == 1:
             rows = weight.t().index_select(1, words).t()  # (V', *)
         else:
@@ -115,10 +115,10 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def log_probabilities_of(
     wanted: Tensor, logits: Tensor, summed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Returns the log-probability of a wanted word for each row of logits: `(M,)`.
+    """Returns the log-probability of the wanted word in each row of logits: `(M,)`.
 
-    `wanted` are ids `(M,)`, the logits are `(M, V)`. The second result is the sum of the log-probabilities of each row,
-    `(M,)`, if `summed`; otherwise it is zero.
+    `wanted` are ids `(M,)`, the logits are `(M, V)`. The second result is each row's sum of log-probabilities, `(M,)`,
+    if `summed`; otherwise it is zero.
     """
     results: Any = _WantedLogProbs.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # untyped in torch
     log_probs, sums = results  # (M, 1), (M, 1)
@@ -133,7 +133,7 @@ class _WantedLogProbs(torch.autograd.Function):
         g ([x = y] - p(x)) + h (1 - V p(x))  =  h - (g + V h) p(x) + g [x = y]
 
     The backward pass overwrites the saved tensor with this gradient. On a CPU the saved tensor is p, so that only one
-    logarithm per row must be computed; on other devices it is log p.
+    logarithm per row needs to be computed; on other devices it is log p.
     """
 
     @staticmethod
@@ -147,7 +147,7 @@ class _WantedLogProbs(torch.autograd.Function):
         else:
             saved = logits.softmax(-1, dtype=at_least_float32(logits))  # (M, V)
             log_probs = saved.gather(-1, wanted).log_()  # (M, 1)
-            # Below exp(-60), float32 probabilities lose digits and underflow to zero.
+            # Below exp(-87), float32 probabilities lose digits and then underflow to zero; -60 leaves a margin.
             is_tiny = log_probs < -60  # (M, 1)
             if bool(is_tiny.any()):
                 log_probs = log_probabilities(logits).gather(-1, wanted)
@@ -166,7 +166,7 @@ class _WantedLogProbs(torch.autograd.Function):
     def backward(
         ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor
     ) -> tuple[None, Tensor, None]:
-        # Removed from the context, because it is overwritten and should be freed together with the gradient.
+        # Removed from the context, because it is overwritten below and should be freed along with the gradient.
         saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved
         if ctx.saves_logarithms:

@@ -2,7 +2,7 @@
 
 This is a Transformer with the following changes (section 2.1):
 
-    positions       no position vectors; instead, each self-attention head adds a learned bias to the energies, which
+    positions       no position vectors; instead, each self-attention head adds to the energies a learned bias that
                     depends on the distance between query and key; all layers of the encoder share one table of biases,
                     and so do all layers of the decoder
     normalization   RMSNorm before each sub-layer, without a bias
@@ -41,12 +41,12 @@ from nmtkit.models.transformer import (
 class T5Config(StacksConfig):
     """Settings of T5.
 
-    The defaults suit small corpora; T5-small has hidden_size 512, feed_forward_size 2048, 8 heads of size 64, and 6
-    layers each in encoder and decoder.
+    The defaults suit small corpora; T5-small has hidden_size 512, feed_forward_size 2048, 8 heads of size 64, 6 encoder
+    layers and 6 decoder layers.
     """
 
     kind: Literal["t5"] = "t5"
-    """Name of the model."""
+    """Model type."""
     head_size: Width = Field(default=64, ge=1)
     """Size of an attention head (d_kv)."""
     relative_buckets: int = Field(default=32, ge=4, le=4096)
@@ -54,14 +54,15 @@ class T5Config(StacksConfig):
     relative_distance: int = Field(default=128, ge=2, le=65536)
     """All distances of this size or more share one bucket; must be greater than half of relative_buckets."""
     gated: bool = False
-    """Whether the feed-forward networks are gated, as in T5 v1.1, mT5 and Flan-T5, which use activation gelu_tanh."""
+    """Whether the feed-forward networks are gated, as in T5 v1.1, mT5 and Flan-T5; these models use gelu_tanh as their
+    activation."""
     scale_output: bool = True
     """Whether the input of the output layer is multiplied by 1 / sqrt(hidden_size), as in the original T5, but not in
     T5 v1.1, mT5 and Flan-T5."""
     norm: Literal["pre"] = "pre"
     """Where normalization is applied: before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
-    """Constant that is added to the mean square in normalizations."""
+    """Constant that is added to the mean square in RMSNorm."""
     embedding_norm: ClassVar[bool] = False
     scale_embeddings: ClassVar[bool] = False
     positions: ClassVar[str] = "relative"
@@ -111,7 +112,7 @@ class T5(Transformer):
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:
-        """Initialises weights like the authors, so that energies, which are not divided by sqrt(D), have variance 1."""
+        """Initialises weights as the authors do, so that energies have variance 1 without a division by sqrt(D)."""
         queries_size = config.heads * config.head_size
         width = self.width
         for name, parameter in self.named_parameters():
@@ -134,7 +135,7 @@ class T5(Transformer):
     @override
     def positions(self, most: int) -> tuple[str, Tensor]:
         raise RecipeError(
-            "a t5 model has no position vectors to show, because it learns biases for distances instead"
+            "a t5 model has no position embeddings to show, because it learns relative position biases instead"
         )
 
     @override
@@ -158,9 +159,9 @@ class T5(Transformer):
             bias: Tensor = self.tgt_positions(distances)  # (1, A, T, T)
             is_later = distances > 0  # (1, T, T)
             return bias.masked_fill(is_later, -math.inf)
-        # If prompts differ in length, the same slot is at different positions in different sentences. So the cache
-        # stores the position of each slot, as it stores keys.
-        query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
+        # If prompts differ in length, the same slot holds different positions in different sentences. The cache
+        # therefore stores the position of each slot, just as it stores keys.
+        query_positions = cache.positions()  # (B, 1), or (1, K) for a prompt
         sentences, beam_size, _ = states.shape
         new_positions = query_positions.expand(sentences, beam_size)  # (B, K)
         cache.append(0, new_positions.flatten())

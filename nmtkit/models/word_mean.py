@@ -20,10 +20,10 @@ from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, Vocabula
 
 
 class WordMeanConfig(ModelConfig):
-    """The default size is twice the largest one of Joulin et al. 2017, whose word vectors have sizes of 10 to 50."""
+    """Settings of the classifier. The default size is twice the largest in Joulin et al. 2017, who use 10 to 50."""
 
     kind: Literal["word_mean"] = "word_mean"
-    """Name of the model."""
+    """Model type."""
     hidden_size: Width = Field(default=100, ge=1)
     """Size of the word vectors and of their mean, the hidden layer."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -31,7 +31,7 @@ class WordMeanConfig(ModelConfig):
 
 
 def is_word(inputs: Inputs) -> Tensor:
-    """Returns a mask `(B, S)` of the words: all real tokens except EOS, but always the first token."""
+    """Returns a mask `(B, S)` of the words: all real tokens except EOS, and always the first token."""
     words = inputs.mask & (inputs.ids != EOS)
     # In an empty text, the only token is EOS.
     words[:, 0] = True

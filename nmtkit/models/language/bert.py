@@ -27,8 +27,8 @@ from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Standard deviation of the initial embeddings. The published model initialises its layers with the same value, too,
-but that suits only wide layers."""
+"""Standard deviation of the initial embeddings. The published model also uses this value for its layers, but it suits
+only wide layers."""
 
 
 class StackConfig(LayersConfig):
@@ -63,7 +63,7 @@ class BertConfig(EncoderConfig):
     """
 
     kind: Literal["bert"] = "bert"
-    """Name of the model."""
+    """Model type."""
     next_sentence: bool = False
     """Whether the model has a head for the objective next_sentence, which uses texts with two segments."""
 
@@ -137,7 +137,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
 
 @MODELS.register("bert")
 class Bert(AuxiliaryHead, PretrainedEncoder):
-    """The encoder with both heads; see the module docstring."""
+    """The encoder with its heads; see the module docstring."""
 
     Config = BertConfig
 

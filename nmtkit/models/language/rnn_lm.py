@@ -10,8 +10,8 @@ With `tie`, W is E: Press and Wolf 2017; Inan et al. 2017, section 3.
 Dropout is applied to x, between layers and to h^L, but not between time steps (Zaremba et al., section 3.1). A dropout
 mask is sampled for each word or, with `variational`, once for all words of a text (Gal and Ghahramani, section 4.2).
 Gal and Ghahramani also define `recurrent_dropout`, which drops elements of h_{t-1}^l, and `word_dropout`, which drops
-all occurrences of a word. All texts of a batch share the masks of these two, so that they can be applied at almost no
-cost to the columns of the recurrent matrices and to the rows of E.
+all occurrences of a word. All texts in a batch share the masks of `recurrent_dropout` and `word_dropout`. The masks can
+thus be applied, at almost no cost, to the columns of the recurrent matrices and to the rows of E.
 
 The state is zero at the beginning of each block of `batch.block_tokens`; no state is carried over to the next block.
 
@@ -50,26 +50,26 @@ class RecurrentLMConfig(ModelConfig):
     """
 
     hidden_size: Width = Field(default=256, ge=1)
-    """Number of units of each layer, and size of the embeddings."""
+    """Number of units in each layer, and the size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
     """Number of layers."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Dropout rate on embeddings, between layers, and on the input of the output layer."""
     variational: bool = True
-    """Whether all words of a text have the same dropout mask; otherwise a mask is sampled for each word."""
+    """Whether all words in a text share one dropout mask; otherwise a mask is sampled for each word."""
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout rate on the previous state that a layer reads, with one mask per batch."""
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Proportion of the vocabulary whose embeddings are set to zero in each batch."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Which layers share a weight matrix: none; or embedding and output layer (decoder)."""
+    """Layers that share a weight matrix. none: no layers. decoder: the embedding and the output layer."""
 
 
 class RnnLMConfig(RecurrentLMConfig):
     """Settings of the LSTM language model."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """Name of the model."""
+    """Model type."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ models score each word (equation 7),
 
     log p(y_t = k) = log p_TM(y_t = k) + beta log p_LM(y_t = k),
 
-and the search ranks hypotheses by these sums, which are not normalised. The language model reads a copied unknown word
+and the search ranks hypotheses by these sums, which are not normalized. The language model reads a copied unknown word
 as UNK, and scores it with the probability of UNK.
 
 Notation: as in `models/base.py`.
@@ -38,7 +38,7 @@ class ShallowFusion(JointDecoder):
         if translation_size != language_size:
             raise RecipeError(
                 f"the translation model has a target vocabulary of {translation_size} tokens, but the language model "
-                f"has {language_size}; train both with the same target vocabulary"
+                f"has one of {language_size}; train both with the same target vocabulary"
             )
         if weight < 0:
             raise RecipeError(
@@ -65,7 +65,7 @@ class ShallowFusion(JointDecoder):
         return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 
     def predict(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the same sums as `logits`, since the search adds them up without normalising them."""
+        """Returns the same sums as `logits`, since the search adds them up without normalizing them."""
         return self.logits(output, memory)
 
     @override

@@ -52,17 +52,17 @@ class TransformerLMConfig(LayersConfig):
     """
 
     kind: Literal["transformer_lm"] = "transformer_lm"
-    """Name of the model."""
+    """Model type."""
     layers: Depth = Field(default=4, ge=1)
     """Number of layers."""
     positions: Literal["learned", "sinusoidal"] = "learned"
-    """Position encodings: learned, or sinusoids of fixed wavelengths, which do not limit the text length."""
+    """Position encodings. learned: learned vectors. sinusoidal: sinusoids of fixed wavelengths."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned position embeddings, which limits the text length in tokens; sinusoids have no limit."""
+    """Number of learned position embeddings, which limits the text length in tokens; sinusoids impose no limit."""
     activation: Activation = "gelu_tanh"
     """Activation function of the feed-forward networks; GPT and GPT-2 use gelu_tanh."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Which layers share a weight matrix: none; or embedding and output layer (decoder)."""
+    """Layers that share a weight matrix. none: no layers. decoder: the embedding and the output layer."""
     output_bias: bool = False
     """Whether the output layer has a bias."""
 
@@ -119,7 +119,7 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         beam_size = rows_per_sentence(hypotheses, memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         table = self.tgt_positions(cache.reach)  # (P, H)
-        positions = F.embedding(cache.positions(), table)  # (B, 1, H), or (1, K, H) of prompts
+        positions = F.embedding(cache.positions(), table)  # (B, 1, H), or (1, K, H) for prompts
         states = self._embed(ids, positions)  # (B, K, H)
         for number, layer in enumerate(self.decoder):
             states, _ = layer(states, cache=(cache, number))  # (B, K, H)

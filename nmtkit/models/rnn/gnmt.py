@@ -1,8 +1,8 @@
 """GNMT: Wu et al. 2016, "Google's Neural Machine Translation System", section 3: deep residual LSTMs with attention.
 
-The bottom layer of the encoder reads the source in both directions, all other layers in one; x_t is the output of the
-top layer at source word t. For each target word w_i, the decoder first attends to the source with y_{i-1}, the state of
-its bottom layer after the previous word. All L layers read the context a_i:
+The bottom layer of the encoder reads the source in both directions, and all other layers in one direction; x_t is the
+output of the top layer at source word t. For each target word w_i, the decoder first attends to the source with
+y_{i-1}, the state of its bottom layer after the previous word. All L layers read the context a_i:
 
     s_t = v^T tanh(W y_{i-1} + U x_t + b),  p_t = exp s_t / sum_t exp s_t,  a_i = sum_t p_t x_t    eq. 4
     y_i = x^1 = LSTM_1([E w_{i-1}; a_i]),   x^2 = LSTM_2([x^1; a_i])                               eq. 5
@@ -10,8 +10,8 @@ its bottom layer after the previous word. All L layers read the context a_i:
     p(w_i) = softmax(W_s x^L)
 
 Only the bottom layer has to run word by word, because the attention depends on its state (section 3.3). In training,
-each of the other layers reads the whole target in one call. The paper does not define the first state of the decoder;
-here it is zero in all layers, including y_0.
+each of the other layers reads the whole target in one call. The paper does not define the initial state of the decoder;
+here it is zero in all layers, so y_0 is zero, too.
 
 Notation: as in `models/base.py`.
 """
@@ -47,13 +47,13 @@ from nmtkit.models.rnn.recurrent import (
 
 
 class GnmtConfig(RecurrentConfig):
-    """Settings of GNMT. The defaults suit small corpora; the paper uses 8 layers, and 1024 units everywhere."""
+    """Settings of GNMT. The defaults suit small corpora; the paper uses 8 layers, and a size of 1024 throughout."""
 
     kind: Literal["gnmt"] = "gnmt"
-    """Name of the model."""
+    """Model type."""
     # At least two, since a single layer would be bidirectional, with states of size 2H for the attention.
     layers: Depth = Field(default=4, ge=2)
-    """Number of LSTM layers each in encoder and decoder; only the bottom layer of the encoder is bidirectional."""
+    """Number of LSTM layers in the encoder and in the decoder; only the bottom encoder layer is bidirectional."""
     initialisation: Initialisation = "xavier"
     """Initial weights. xavier: Xavier initialization. paper: as in the paper, uniform between -0.04 and 0.04."""
 
@@ -103,7 +103,7 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
             states_size = config.embedding_size if layer == 0 else hidden_size
             self.decoder.append(build_rnn("lstm", states_size + hidden_size, hidden_size))
         self.output = nn.Linear(hidden_size, sizes["tgt"])
-        # Not `config.initialisation`, because `init_weights` means the initialisation of another paper by "paper".
+        # Not `config.initialisation`, because in `init_weights`, "paper" is the initialisation of a different paper.
         init_weights(self, "xavier")
         self.tie_output()
         if config.initialisation == "paper":

@@ -1,8 +1,8 @@
 """Intra-attention: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization".
 
 A bidirectional LSTM encodes the article as states h_i; its final states initialise the LSTM of the decoder. In each
-step the decoder reads one word, which gives its state s_t. With s_t it attends to the article, and to its own earlier
-states:
+step, the decoder reads one word and updates its state to s_t. With s_t, it attends to the article and to its own
+earlier states:
 
     e_ti  = s_t^T W h_i                                         eq. 1, 2  energies
     e'_ti = exp(e_ti) / sum_{j<t} exp(e_ji), e'_1i = exp(e_1i)  eq. 3     positions attended to before get less weight
@@ -22,16 +22,16 @@ It then generates a word of the vocabulary, or copies a word of the article acco
 
 In the paper, u = 1 means that a word is copied. Here `copy_gate` is p_gen = 1 - p(copy), as in the other models.
 
-The decoder's states do not depend on earlier attention, so training runs the LSTM over the whole target in one call
-and then attends for all steps at once. In training, the decoder reads its own previous predictions instead of the
-reference words in some steps, each with a probability of 0.25 (the setting `own_words`; section 5 of the paper). These
-predictions are computed beforehand, step by step and without gradients.
+The decoder's states do not depend on earlier attention, so training runs the LSTM over the whole target in one call and
+then attends for all steps at once. In training, each reference word is replaced by the decoder's own previous
+prediction with a probability of 0.25 (the setting `own_words`; section 5 of the paper). These predictions are computed
+beforehand, step by step and without gradients.
 
 Differences from the paper:
 
 * The paper trains the switch to copy unknown words and named entities, which a tagger finds. Here the switch is not
   supervised: the likelihood of a word is the sum over generating and copying it (eq. 12).
-* In the paper the decoder's first state is the encoder's "h_n". Here it combines the final states of both directions
+* In the paper, the decoder's initial state is the encoder's "h_n". Here it combines the final states of both directions
   (the backward direction ends at the first word), and includes the memory cells.
 * The quotient of eq. 3 may overflow, or be zero divided by zero. Here everything is computed with logarithms: the
   *past* of a source position, log(sum_{j<t} exp(e_ji)), is subtracted from its energy.
@@ -41,7 +41,7 @@ Differences from the paper:
 Notation: as in `models/base.py`, and:
 
     Q  decoder states per sentence: W of `KVCache` in search (1 in the first step, then K), T in training
-    P  positions in the cache, the current one included
+    P  positions in the cache, including the current one
     R  decoder states of a sentence that may be attended to: P*K in search, T in training
 """
 
@@ -137,12 +137,13 @@ class IntraAttentionConfig(RecurrentConfig):
     """
 
     kind: Literal["intra_attention"] = "intra_attention"
-    """Name of the model."""
+    """Model type."""
     embedding_size: Width = Field(default=128, ge=1)
     """Size of word vectors on both sides."""
     tie: Tie = "decoder"
-    """Which layers share weights: none; both embeddings (needs a joint vocabulary); target embedding and output layer,
-    whose matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
+    """Layers that share weights. none: no layers. embeddings: both embeddings (needs a joint vocabulary). decoder: the
+    target embedding and the output layer, whose matrix is then tanh(W_emb W_proj) (eq. 13). all: all three, as in the
+    paper."""
     copying: bool = True
     """Whether the decoder can copy words of the article, including unknown ones."""
     own_words: float = Field(default=0.25, ge=0, le=1)
@@ -167,8 +168,8 @@ class IntraAttentionConfig(RecurrentConfig):
 class SharedMatrix(Rows):
     """A matrix that all sentences of a memory share, so selecting or replacing sentences does not change it.
 
-    `Rows.tensors` includes it, because training may cut the graph at the memory's tensors, and then passes gradients
-    back through them. It is valid only as long as the weights do not change: `put` keeps the old matrix.
+    `Rows.tensors` includes the matrix, because training may cut the graph at the memory's tensors, and then passes
+    gradients back through them. The matrix is valid only as long as the weights do not change: `put` keeps the old one.
     """
 
     weight: Tensor
@@ -185,7 +186,7 @@ class SharedMatrix(Rows):
 
 @dataclass(frozen=True)
 class IntraAttentionMemory(AttentionMemory):
-    """Encoder states and keys, the decoder's first state, and the matrix of the output layer if it is computed."""
+    """Encoder states and keys, the decoder's initial state, and the output layer's matrix if `encode` computes it."""
 
     output_matrix: SharedMatrix | None
     """W_out of eq. 13, `(V, 3H)`; None if the matrix is the weight of the module `output`."""
@@ -211,8 +212,8 @@ class IntraAttention(
 
         `tie` is none or embeddings       it is the weight of the module `output`
         `tie` is decoder or all           `encode` computes it by eq. 13 and stores it in the memory
-        after `finalize` with 16 bits     it is the weight of the module `output`, which then is an ordinary linear
-                                          layer, with the bias (`_is_converted`)
+        after `finalize` with 16 bits     it is the weight of the module `output`, which is then an ordinary linear
+                                          layer with a bias (`_is_converted`)
     """
 
     Config = IntraAttentionConfig
@@ -242,7 +243,7 @@ class IntraAttention(
         else:
             # Unpacked, because `logits` reads its weight.
             self.output = UnpackedLinear(features_size, sizes["tgt"], bias=False)
-        # Not a part of `output`, so that `logits` and the names in checkpoints are the same for both kinds of layers.
+        # Not part of `output`, so that `logits` and the names in checkpoints are the same for both kinds of layers.
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         self._is_final = False
         """Whether the weights no longer change; see `finalize`."""
@@ -279,7 +280,7 @@ class IntraAttention(
         """
         self._is_final = True
         if precision == "fp32":
-            # The matrix must not be computed before the first call of `encode`, because the model may still be cast to
+            # The matrix must not be computed before the first call to `encode`, because the model may still be cast to
             # 16 bits: `prepare_for_inference` also passes fp32 if a shortlist needs the matrix.
             return
         weight = self._tied_output_weight() if self.output is None else self.output.weight
@@ -417,7 +418,8 @@ class IntraAttention(
         """Replaces some reference words `(B, T)`, but not BOS, with the decoder's own predictions.
 
         A prediction depends on the words read before it, including replaced ones, so this runs step by step, with
-        dropout. The same steps are replaced in all sentences of a batch, so that the other steps need no output layer.
+        dropout. The same positions are replaced in all sentences of a batch, so that the other steps need no output
+        layer.
         """
         words = reference.clone()  # (B, T)
         n_sentences, n_steps = words.shape
@@ -434,6 +436,6 @@ class IntraAttention(
                 # Training uses no shortlist, so the columns are extended ids.
                 words[:, step + 1] = log_probs.argmax(-1)
         # Under autocast, older versions of torch keep the 16-bit copies of weights that were made here without
-        # gradients, and would use them again in the forward pass (pytorch issue 112583).
+        # gradients, and would reuse them in the forward pass (pytorch issue 112583).
         torch.clear_autocast_cache()
         return words

@@ -1,7 +1,8 @@
-"""Luong et al. 2015: a decoder that updates, then attends; global and local attention, input feeding.
+"""Luong et al. 2015: a decoder that updates, then attends, with global or local attention and input feeding.
 
-A stacked recurrent encoder computes one state per source word; its final states become the first states of the decoder,
-layer by layer. For each target word, the decoder first updates its state h_t, and then attends to the source with it:
+A stacked recurrent encoder computes one state per source word; its final states become the initial states of the
+decoder, layer by layer. For each target word, the decoder first updates its state h_t, and then attends to the source
+with it:
 
     c_t = attention(h_t, h)           section 3.1, global; section 3.2, local
     h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
@@ -58,25 +59,26 @@ from nmtkit.models.rnn.recurrent import (
 class LuongConfig(StackedConfig):
     """Settings of Luong's model.
 
-    The defaults suit small corpora; in the paper, there are 4 layers of size 1000, and the source is reversed.
+    The defaults suit small corpora; the paper uses 4 layers of size 1000 and reverses the source.
     """
 
     kind: Literal["luong"] = "luong"
-    """Name of the model."""
+    """Model type."""
     cell: CellKind = "lstm"
     """Type of the recurrent cells."""
     bridge: BridgeKind | Literal["relu"] = "copy"
-    """How the first state of the decoder is computed from the final states of the encoder. copy: layer by layer. tanh,
-    linear, relu: by a projection with this activation (relu also projects the memory cells). zero: not at all."""
+    """How the decoder's initial state is computed from the encoder's final states. copy: they are copied layer by
+    layer. tanh, linear, relu: they are projected with this activation (relu also projects the memory cells). zero: they
+    are not used, and the initial state is zero."""
     score: ScoreKind = "general"
     """Score that compares a decoder state with encoder states; `additive` is called concat in the paper."""
     attention_size: Width = Field(default=256, ge=1)
-    """Number of hidden units of an additive score; other scores do not use this setting."""
+    """Number of hidden units in an additive score; other scores do not use this setting."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
+    """Maximum source length for a location score, in tokens including EOS; other scores have no limit."""
     window: WindowKind = "global"
-    """Source positions to which a word may attend: all of them (global); a window around the source position with
-    the same number as the word's own position (local_m); or a window around a predicted position (local_p)."""
+    """Source positions that a word may attend to. global: all of them. local_m: a window around the source position
+    that equals the word's own position. local_p: a window around a predicted position."""
     window_size: Width = Field(default=10, ge=1)
     """Number of source tokens on each side of the centre of a local window (D)."""
     hard_attention: bool = False
@@ -86,14 +88,14 @@ class LuongConfig(StackedConfig):
     input feeding, training is faster."""
 
     attentional_bias: bool = False
-    """Whether eq. 5 has a bias. It has none in the paper, but has one in Joey NMT."""
+    """Whether eq. 5 has a bias, as in Joey NMT but not in the paper."""
     attentional_activation: Literal["tanh", "none"] = "tanh"
     """Activation function of eq. 5; OpenNMT-py's decoder with an additive score has none."""
     copying: Literal["none", "shared", "own"] = "none"
-    """Whether and how the decoder can copy source words, including unknown ones. shared: with its attention. own: with
-    a second attention, which is then the attention of the output."""
+    """Whether and how the decoder can copy source words, including unknown ones. shared: with the attention that
+    computes the context. own: with a second attention, whose weights the model then returns."""
     source_end: bool = True
-    """Whether encoder and decoder attend to the EOS of the source; false is the behaviour of OpenNMT-py."""
+    """Whether the encoder and the decoder attend to the source's EOS; false matches OpenNMT-py."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
@@ -125,7 +127,7 @@ class LuongMemory(AttentionMemory):
     lengths: Tensor
     """Number of real tokens in each source, `(B,)`."""
     copy_keys: Tensor | None = None
-    """Keys of the second attention, `(B, S, *)`; None without one."""
+    """Keys of the second attention, `(B, S, *)`; None if there is no second attention."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class Luong(
         memory_size = config.memory_size
         self.input_feeding = config.input_feeding
         self.source_end = config.source_end
-        # The attention of the output covers the whole source if there is no window, or if it is the second attention.
+        # The attention in the output covers the whole source if there is no window, or if it comes from the second
+        # attention.
         shows_all = config.window == "global" or config.copying == "own"
         self.window_half_width = None if shows_all else config.window_size
         self.bridge = Bridge(
@@ -198,7 +201,7 @@ class Luong(
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
-            # Attentional states are small at first and never exceed one in magnitude. With Glorot's initialisation, all
+            # Attentional states are small at first and never exceed one in magnitude. With Xavier initialisation, all
             # words would have almost the same logits, and the first updates would make less progress.
             nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden_size))
 

@@ -1,4 +1,4 @@
-"""The pointer-generator network for summaries (See et al. 2017), with and without coverage, and its baseline.
+"""The pointer-generator network for summaries (See et al. 2017), with or without coverage, and its baseline.
 
 A bidirectional LSTM reads the article. For each word of the summary, the LSTM of the decoder first reads the previous
 word and the previous context. The decoder then attends to the article and generates or copies a word:
@@ -13,14 +13,14 @@ word and the previous context. The decoder then attends to the article and gener
     c <- c + a                                                   eq. 10
 
 Where the paper is not specific, this model follows the authors' program and the numbers of parameters in the paper: for
-attention and gate, s_t consists of hidden state and memory cell, but V reads only the hidden state; both embeddings
-share one matrix; and x_t is the input after W_x.
+the attention and the gate, s_t consists of the hidden state and the memory cell, but V reads only the hidden state;
+both embeddings share one matrix; and x_t is the input after W_x.
 
 Differences from the paper and the program:
 
 * Sources end with EOS, which can be attended to and copied like a word.
-* The context before the first word is zero in search, too, where the authors' program attends with the first state of
-  the decoder.
+* The context before the first word is zero in search, too. The authors' program instead computes it by attending with
+  the decoder's initial state.
 * In training, all words of a batch have the same weight, whereas the paper first computes the mean loss of each
   summary.
 * Even a truncated summary (`data.max_tgt_length`) ends with EOS.
@@ -66,7 +66,7 @@ class PointerGeneratorConfig(StackedConfig):
     """
 
     kind: Literal["pointer_generator"] = "pointer_generator"
-    """Name of the model."""
+    """Model type."""
     embedding_size: Width = Field(default=128, ge=1)
     """Size of word vectors on both sides."""
     cell: CellKind = "lstm"
@@ -78,8 +78,8 @@ class PointerGeneratorConfig(StackedConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate on embeddings, between layers, on encoder states and before the output layer; 0 in the paper."""
     tie: Tie = "embeddings"
-    """Which layers share a weight matrix: none; both embeddings, as in the paper (needs a joint vocabulary); target
-    embedding and output layer; or all three."""
+    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings, as in the paper (needs a joint
+    vocabulary). decoder: the target embedding and the output layer. all: all three."""
     copying: bool = True
     """Whether the decoder can copy source words, including unknown ones; false gives the paper's attention baseline."""
     coverage: bool = False
@@ -154,7 +154,7 @@ class PointerGenerator(
 
     @torch.no_grad()
     def _initialise_as_published(self) -> None:
-        """Initialises weights as in the authors' program; those that it does not specify remain as in `xavier`."""
+        """Initialises weights as in the authors' program; weights that it does not specify stay as in `xavier`."""
         for layers in (self.encoder, self.decoder):
             for name, parameter in layers.named_parameters():
                 if "weight" in name:
@@ -185,7 +185,7 @@ class PointerGenerator(
         context = torch.zeros_like(memory.values[:, 0])  # (B, Hm)
         coverage = None
         if isinstance(self.attention.score, CoveredAdditive):
-            # The dtype is that of the attention weights, which will be added.
+            # Has the dtype of the attention weights, which will be added to it.
             dtype = at_least_float32(memory.hidden)
             coverage = torch.zeros_like(memory.mask, dtype=dtype)  # (B, S)
         return PointerGeneratorState(

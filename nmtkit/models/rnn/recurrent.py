@@ -46,11 +46,12 @@ class RecurrentConfig(ModelConfig):
     embedding_size: Width = Field(default=256, ge=1)
     """Size of word vectors on both sides."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Number of units of each decoder layer, and of each direction of the encoder."""
+    """Number of units in each decoder layer and in each direction of the encoder."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Dropout rate on embeddings, between layers and before the output layer; with attention also on encoder states."""
+    """Dropout rate on embeddings, between layers, before the output layer and, with attention, on encoder states."""
     tie: Tie = "none"
-    """Which layers share a weight matrix: none; both embeddings; target embedding and output layer; or all three."""
+    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding
+    and the output layer. all: all three."""
     src_embedding: AnyEmbeddingConfig = None
     """Contextual source embeddings: `kind` and its settings. Default: a table of word vectors."""
 
@@ -64,7 +65,7 @@ class RecurrentConfig(ModelConfig):
         other_size = getattr(self, other_name)
         if self.tie in ("decoder", "all") and size != other_size:
             raise ValueError(
-                f"`tie: {self.tie}` uses the target embedding as output layer, so {name} ({size}) must equal "
+                f"`tie: {self.tie}` uses the target embedding as the output layer, so {name} ({size}) must equal "
                 f"{other_name} ({other_size})"
             )
 
@@ -73,10 +74,10 @@ class StackedConfig(RecurrentConfig):
     """Settings of an encoder and a decoder that may have several layers."""
 
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
-    """Number of units of each direction of the encoder. Default: hidden_size."""
+    """Number of units in each direction of the encoder. Default: hidden_size."""
     layers: Depth = Field(default=1, ge=1)
-    """Number of recurrent layers each in encoder and decoder. Attention and output layer read the decoder's top
-    layer."""
+    """Number of recurrent layers in the encoder and in the decoder. The attention and the output layer read the
+    decoder's top layer."""
     encoder_layers: Depth | None = Field(default=None, ge=1)
     """Number of encoder layers. Default: layers."""
     cell: CellKind = "gru"
@@ -106,7 +107,7 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def width(self) -> int:
-        """Number of units of each direction of the encoder."""
+        """Number of units in each direction of the encoder."""
         return self.encoder_hidden_size or self.hidden_size
 
     @property
@@ -125,12 +126,12 @@ class StackedConfig(RecurrentConfig):
             )
 
     def require_bridge_fits(self, bridge: str) -> None:
-        """Raises a ValueError if the bridge copies the encoder's final states, but the decoder's have another shape."""
+        """Raises a ValueError if the bridge copies the encoder's final states, but the decoder's shape differs."""
         if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(
                 f"`bridge: copy` uses the final states of the encoder, which has {self.depth} x {self.memory_size} "
-                f"units (layers x size of a state), but the decoder has {self.layers} x {self.hidden_size}; make them "
-                "equal, read the source in only one direction, or set bridge to tanh or linear"
+                f"units (layers x state size), but the decoder has {self.layers} x {self.hidden_size}; make these "
+                "sizes equal, set bidirectional to false, or set bridge to tanh or linear"
             )
 
     @override
@@ -147,12 +148,12 @@ class StackedConfig(RecurrentConfig):
 
 @dataclass(frozen=True)
 class RecurrentMemory(Memory):
-    """Memory of a recurrent decoder, which includes its first state."""
+    """Memory of a recurrent decoder, including the decoder's initial state."""
 
     hidden: Tensor
-    """The first hidden states of the decoder, `(B, L, H)`."""
+    """The initial hidden states of the decoder, `(B, L, H)`."""
     cell: Tensor | None
-    """The first memory cells of the decoder, `(B, L, H)`; None for a GRU."""
+    """The initial memory cells of the decoder, `(B, L, H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class RecurrentState(DecoderState):
 
 
 class RecurrentModel(Seq2Seq[M, S]):
-    """Base class with the embeddings of both sides and a recurrent encoder; subclasses add decoder and output layer."""
+    """Base class with both embeddings and a recurrent encoder; subclasses add the decoder and the output layer."""
 
     def __init__(
         self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False
@@ -213,7 +214,7 @@ class RecurrentModel(Seq2Seq[M, S]):
     def attention_memory(
         self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge
     ) -> AttentionMemory:
-        """Runs the encoder, projects its states to keys, and computes the decoder's first state with the bridge."""
+        """Runs the encoder, projects its states to keys, and computes the decoder's initial state with the bridge."""
         encoded = self.encode_source(batch, bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B, S, Hm)
         hidden, cell = bridge(encoded.hidden, encoded.cell)  # (B, L, H), (B, L, H)
@@ -227,5 +228,5 @@ class RecurrentModel(Seq2Seq[M, S]):
         )
 
     def start(self, memory: Any) -> S:
-        """Returns the first state, which `encode` has computed."""
+        """Returns the initial state, which `encode` has computed."""
         return cast(S, RecurrentState(memory.hidden, memory.cell))

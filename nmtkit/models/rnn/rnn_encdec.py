@@ -1,4 +1,4 @@
-"""The encoder-decoders of Cho et al. 2014 and Sutskever et al. 2014: no attention, the source becomes one vector.
+"""The encoder-decoders of Cho et al. 2014 and Sutskever et al. 2014, which encode the source as a single vector.
 
 With `feed_context` and a `maxout_size`, this is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also
 RNNencdec in Bahdanau et al. 2015):
@@ -9,13 +9,14 @@ RNNencdec in Bahdanau et al. 2015):
     p(y_t) = softmax(W_o maxout(O [s_t; E y_{t-1}; c]))
 
 Without `feed_context`, with several LSTM layers and `reverse_source`, this is the model of Sutskever et al. 2014: the
-final state of the encoder becomes the first state of the decoder, layer by layer, and the source is read backwards.
+final state of the encoder becomes the initial state of the decoder, layer by layer, and the source is read backwards.
 With `initialisation: paper`, weights are uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al.,
 and otherwise initialised as in Bahdanau et al. The final states of both directions of a bidirectional encoder are
 concatenated.
 
 In Cho's decoder, the reset gate is also applied to the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau
-et al., the summary is an ordinary input, to which it is not applied. As in that program, the output layers have biases.
+et al., the summary is an ordinary input, to which the gate is not applied. As in that program, the output layers have
+biases.
 
 Notation: as in `models/base.py`; D is the size of the encoder's final state.
 """
@@ -54,15 +55,15 @@ class RnnEncDecConfig(StackedConfig):
     """Settings of models without attention. The defaults give a small version of the model of Cho et al. 2014."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
-    """Name of the model."""
+    """Model type."""
     maxout_size: Width | None = Field(default=256, ge=1)
-    """Number of maxout units between decoder and output layer; null: the output layer reads the decoder's top state."""
+    """Number of maxout units before the output layer; null: the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Whether each step and the output layer read a summary of the source; otherwise only the first state of the
+    """Whether each step and the output layer read a summary of the source; otherwise only the initial state of the
     decoder depends on the source."""
     bridge: BridgeKind | None = None
-    """The first state of the decoder: a projection of the summary (tanh or linear), a copy of the encoder's final state
-    (copy), or zero. Default: tanh with `feed_context`, otherwise copy."""
+    """The initial state of the decoder: a projection of the source summary (tanh or linear), a copy of the encoder's
+    final state (copy), or zero. Default: tanh with `feed_context`, otherwise copy."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
@@ -85,7 +86,7 @@ class RnnEncDecConfig(StackedConfig):
 
 @dataclass(frozen=True)
 class RnnEncDecMemory(RecurrentMemory):
-    """First state of the decoder, and the summary of the source."""
+    """Initial state of the decoder, and the summary of the source."""
 
     summary: Tensor | None
     """Summary of the source (c), `(B, H)`; None without `feed_context`."""
@@ -93,7 +94,7 @@ class RnnEncDecMemory(RecurrentMemory):
 
 @MODELS.register("rnn_encdec")
 class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
-    """An encoder, which turns the source into one vector, and a decoder; see the module docstring."""
+    """An encoder that turns the source into one vector, and a decoder; see the module docstring."""
 
     Config = RnnEncDecConfig
     has_attention = False

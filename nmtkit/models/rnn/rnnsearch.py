@@ -8,9 +8,9 @@ the source with its state, and then updates the state:
     s_i = GRU([E y_{i-1}; c_i], s_{i-1})                               A.1.1
 
 So in the appendix, a word is predicted from the state *before* the update; in eq. 4 of the main text, it is predicted
-from s_i, the state after the update. The setting `readout_state` selects one of them. Predicting from s_i learns faster
-at first; on the demo's corpus, both reach the same BLEU. In both cases, the query s_{i-1} has read only the words up to
-y_{i-2}, so attention does not depend on the last word y_{i-1}.
+from s_i, the state after the update. The setting `readout_state` selects one of these states. Models that predict from
+s_i learn faster at first; on the demo's corpus, both variants reach the same BLEU. In both cases, the query s_{i-1} has
+read only the words up to y_{i-2}, so attention does not depend on the last word y_{i-1}.
 
 In the authors' program (GroundHog), attention does depend on the last word. With `order: look_generate_update`, the
 decoder first reads the last word, together with the context that predicted it. The resulting state is the query, and
@@ -19,7 +19,7 @@ predicts the next word:
     s_{i-1} = GRU([E y_{i-1}; c_{i-1}], s_{i-2}),  c_i = attention(s_{i-1}, h),  p(y_i) as above
 
 In the program, the first query is s_0 itself, and the second one has read y_1. Here BOS is read like any other word,
-with a context of zeros. As in the program, maxout and output layer have biases, which the paper omits.
+with a context of zeros. As in the program, the maxout layer and the output layer have biases, which the paper omits.
 
 The encoder may be deeper than the decoder, and `score` can be any score in `nmtkit/layers/attention.py`.
 
@@ -61,28 +61,28 @@ class RnnSearchConfig(StackedConfig):
     """
 
     kind: Literal["rnnsearch"] = "rnnsearch"
-    """Name of the model."""
+    """Model type."""
     attention_size: Width = Field(default=256, ge=1)
-    """Number of hidden units of an additive score; other scores do not use this setting."""
+    """Number of hidden units in an additive score; other scores do not use this setting."""
     maxout_size: Width = Field(default=256, ge=1)
-    """Number of maxout units between decoder and output layer."""
+    """Number of maxout units between the decoder and the output layer."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions."""
     score: ScoreKind = "additive"
     """Score that compares a decoder state with encoder states; the paper uses additive."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Maximum source length of a location score, in tokens including EOS; other scores have no limit."""
+    """Maximum source length for a location score, in tokens including EOS; other scores have no limit."""
     hard_attention: bool = False
     """Whether each word attends to a single position, which is sampled in training (objective hard_attention)."""
     bridge: BridgeKind = "tanh"
-    """The first state of the decoder: a projection of the encoder's final state (tanh, as in the paper, or linear), a
+    """The initial state of the decoder: a projection of the encoder's final state (tanh, as in the paper, or linear), a
     copy of it (copy), or zero."""
     order: Literal["appendix", "look_generate_update"] = "appendix"
     """Order of attention and update. appendix: attention does not depend on the last word. look_generate_update:
     attention depends on the last word, as in the authors' program."""
     readout_state: Literal["previous", "current"] = "previous"
-    """The state that predicts a word: the one before the update (previous), as in the paper's appendix, or after it
-    (current), as in eq. 4. With `order: look_generate_update` it is always the query of the attention."""
+    """The state that predicts a word: the state before the update (previous), as in the paper's appendix, or after the
+    update (current), as in eq. 4. With `order: look_generate_update`, it is always the query of the attention."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
@@ -142,7 +142,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         self.tie_output()
 
     def encode(self, batch: Batch) -> AttentionMemory:
-        """Runs the encoder and projects the keys. The first state is `s_0 = tanh(W_s h_1)`, A.2.2."""
+        """Runs the encoder and projects the keys. The initial state is `s_0 = tanh(W_s h_1)`, A.2.2."""
         return self.attention_memory(batch, self.attention.score.project, self.bridge)
 
     @override
@@ -194,7 +194,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return ModelOutput(features, attention, path=path)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """Returns the logits of A.2.2, `(..., V)`: features `[s; E y_{i-1}; c_i]` through maxout and output layer."""
+        """Returns the logits of A.2.2, `(..., V)`, by applying maxout and the output layer to `[s; E y_{i-1}; c_i]`."""
         maxout = self.readout(output.features)  # (..., maxout_size)
         return project_to_vocabulary(self.output, self.dropout(maxout), memory.shortlist)
 
