@@ -22,24 +22,25 @@ class TrainingConfig(OptimizerConfig):
         dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)
     ] = Field(default_factory=dict)
     """Additional losses by name, each with its weight or its settings, such as `{coverage_weight: 1.0}`; `{}` selects
-    the default settings of a loss, and 0 or null switches it off. Losses that user code registers are set here, too.
-    Some losses replace the likelihood, as in pretraining."""
+    the default settings of a loss, and 0 or null switches it off. Losses registered by user code are set here, too.
+    Some losses, such as those for pretraining, replace the likelihood."""
     freeze: list[str] = Field(default_factory=list)
-    """Weights that are not trained, by their names in the model. The name of a part of the model, such as encoder,
-    src_embedding or decoder.0, stands for all its weights."""
+    """Names of the weights that are not trained. The name of a part of the model, such as encoder, src_embedding or
+    decoder.0, stands for all weights of that part."""
     unfreeze_every: int | None = Field(default=None, ge=1)
     """Number of updates between two steps of gradual unfreezing (Howard and Ruder 2018, section 3.3). Training starts
     with the top layers of the encoder and the decoder, and with all weights outside layers except embeddings; each step
     adds the next lower layer, and the embeddings come last."""
     loss_unit: Literal["word", "sentence"] = "word"
-    """Whether the loss is averaged over target words, or over sentences (a sentence's loss is the sum over its words),
-    as in many older papers. Use sentence with learning rates, norms and eps from such a paper: its loss is larger by a
-    factor equal to the mean number of words per sentence. The log always shows the loss per word."""
+    """Whether the loss is averaged over target words or, as in many older papers, over sentences (a sentence's loss is
+    the sum over its words). Use sentence if lr, clip_norm and eps come from such a paper, because the loss is then
+    larger by a factor equal to the mean number of words per sentence. The log always shows the loss per word."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Maximum norm of the gradient of the mean loss per `loss_unit`; longer gradients are scaled down to it."""
+    """Maximum norm of the gradient of the mean loss per `loss_unit`. A gradient with a larger norm is scaled down to
+    this norm."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
-    """Batches per update and process. If a run is resumed with a different number of processes, the total number of
-    batches per update stays the same."""
+    """Number of batches per update on each process. If a run is resumed with a different number of processes, the total
+    number of batches per update stays the same."""
     max_updates: int | None = Field(default=None, ge=1)
     """Maximum number of updates."""
     max_epochs: int | None = Field(default=None, ge=1)
@@ -49,35 +50,36 @@ class TrainingConfig(OptimizerConfig):
     with stages, this limits the whole run: a stage that sets max_minutes itself gets that time; the other stages share
     the rest equally, together with the time that earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
-    """Number of updates between two validations. Training ends with another validation; max_minutes reserves as much
-    time for it as the previous validation took. A validation that would use up the rest of the time is skipped, so that
-    the schedule reaches its end."""
+    """Number of updates between two validations. Training ends with a final validation; with max_minutes, as much time
+    is reserved for it as the previous validation took, and a validation that would leave too little time for the final
+    one is skipped."""
     patience: int | None = Field(default=None, ge=1)
     """Number of consecutive validations without a new best score after which training stops."""
     best_metric: str = "bleu"
-    """Validation metric that selects the best checkpoint; if values are equal, the lower loss decides. Default: bleu
-    for translations and captions, rougeL for summaries, accuracy for labels, bracket-f1 for trees, perplexity for
-    language models; or the first of `evaluation.metrics`."""
+    """Validation metric that selects the best checkpoint; ties are broken by the lower loss. Default: bleu for
+    translations and captions, rougeL for summaries, accuracy for labels, bracket-f1 for trees, perplexity for language
+    models; or the first metric in `evaluation.metrics` if the list does not contain that default."""
     keep_best: int = Field(default=1, ge=1)
     """Number of best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)
-    """Number of most recent checkpoints that are also kept, for `nmtkit average`. null means 5, or 0 if keep_best is
-    greater than 1."""
+    """Number of most recent checkpoints to keep even if they are not among the best, for `nmtkit average`. null means
+    5, or 0 if keep_best is greater than 1."""
     save_every: int = Field(default=1000, ge=1)
     """Number of updates between two saves of the full state. The state is also saved after every validation and at the
     end."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """Decay of an exponential moving average of the weights, which is then evaluated and saved in place of the
-    weights."""
+    """Decay of an exponential moving average of the weights. If set, validation and the saved checkpoints use the
+    average in place of the weights."""
     precision: Literal["fp32", "bf16", "auto"] = "auto"
-    """Precision of training. bf16 computes matrix products in bfloat16 (autocast) and stores weights in fp32. auto,
-    here and below, means the fastest choice on this machine, measured once with a few updates of this model (see
-    `nmtkit tune`); it chooses bf16 only if the model allows it. If training is too short for such measurements, auto
+    """Precision of training. bf16 computes matrix products in bfloat16 (autocast) and stores weights in fp32. auto
+    selects the fastest precision, matmul_precision and threads on this machine, measured once in a few updates of this
+    model (see `nmtkit tune`); it selects bf16 only if the model allows it. If training is too short to measure, auto
     means fp32, highest and one thread per core."""
     matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
-    """Precision of fp32 matrix products: highest, or less precise and faster if the device supports it."""
+    """Precision of fp32 matrix products. high and medium are less precise than highest, but faster on devices that
+    support them. auto: see precision."""
     threads: Literal["auto"] | int = "auto"
-    """Number of CPU threads."""
+    """Number of CPU threads. auto: see precision."""
     activation_checkpointing: bool = False
     """Whether to store only the input of each Transformer layer and recompute the rest in the backward pass. This gives
     the same weights with less memory, but takes about a third more time."""
@@ -89,8 +91,9 @@ class TrainingConfig(OptimizerConfig):
     Transformer models whose weights fit into the memory of one GPU, but not together with gradients and optimizer
     state. Updates, metrics and checkpoints stay the same."""
     deterministic: bool = False
-    """Whether CUDA always adds up numbers in the same order, so that repeated runs give equal weights and a resumed run
-    is bit-exact. This is slower. On a CPU, the order is always the same."""
+    """Whether to use deterministic CUDA kernels, which are slower. Repeated runs then produce identical weights, and a
+    resumed run matches an uninterrupted one bit for bit, unless max_minutes is set; torch warns if an operation has no
+    deterministic kernel. CPU kernels are always deterministic."""
     log_every: int = Field(default=50, ge=1)
     """Number of updates between two log lines."""
 

@@ -21,13 +21,13 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Step:
-    """Report on the updates since the last `Step`. Skipped updates do not count in the losses.
+    """Report on the updates since the last `Step`. Skipped updates are not included in the losses.
 
-    The field names are keys in logs, so they cannot change.
+    The field names are keys in logs, so they must not change.
     """
 
     update: int
-    """Number of the last update, from 1."""
+    """Number of the last update, counted from 1."""
     epoch: int
     loss: float
     """The loss that is minimized: the weighted sum of the objectives' mean losses. The likelihood is in nats per target
@@ -77,7 +77,7 @@ class Saved:
     """The full state was saved after an update.
 
     States are written in the background. The first and the last are guaranteed to be on disk when the event is yielded;
-    any other one is on disk when the second `Saved` after it is yielded.
+    any other state is on disk by the time the second `Saved` after it is yielded.
     """
 
     path: str

@@ -19,8 +19,8 @@ GradientReducer = GradientSum | Shards
 """Sums gradients over all processes."""
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Maximum size of the log-probabilities in memory at one time: large enough for full speed and, on a CPU, small enough
-to fit into its caches."""
+"""Maximum size, in bytes, of the log-probabilities held in memory at once: large enough for full speed and, on a CPU,
+small enough to fit into its caches."""
 
 
 class UpdateGradients:
@@ -43,7 +43,7 @@ class UpdateGradients:
         """Whether the loss is a mean over sentences (a sentence's loss is the sum over its words) instead of a mean
         over words."""
         self.normalizers: dict[str, str] = {}
-        """Names of all objectives' sums, each with the name of the count that it is divided by."""
+        """Names of the sums of all objectives, each with the name of the count by which the sum is divided."""
         for objective in objectives:
             self.normalizers.update(objective.normalizers)
         self.oom_splits = 0

@@ -22,7 +22,7 @@ def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -
     """Wraps the forward pass of Transformer layers as configured; the names of weights do not change.
 
     Checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost") restores the random state before a
-    layer is recomputed, so that dropout hides the same values.
+    layer is recomputed, so that dropout drops the same values.
     """
     if not config.compile and not config.activation_checkpointing:
         return
@@ -53,7 +53,7 @@ class _TrainingForward:
         shown: slice | None = None,
         bias: Any = None,
     ) -> Any:
-        """Accepts the arguments of a decoder layer; an encoder layer has only the states, and its mask as `memory`."""
+        """Takes the arguments of a decoder layer; an encoder layer gets only its states and, as `memory`, its mask."""
         # A layer that writes into a cache cannot be recomputed.
         is_training = torch.is_grad_enabled() and cache is None
         forward = self.wrapped if is_training else self.plain

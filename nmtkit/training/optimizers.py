@@ -26,7 +26,7 @@ def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 
 @OPTIMIZERS.register("adamw")
 def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """AdamW (Loshchilov and Hutter 2019), in which weight decay is separate from the gradient."""
+    """AdamW (Loshchilov and Hutter 2019), in which weight decay is decoupled from the gradient."""
     return AdamW(groups, **_adam_arguments(config))
 
 
@@ -107,10 +107,10 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramet
 
 
 def skippable_step(is_bad: Tensor, optimizer: Optimizer, lr: float) -> None:
-    """Runs an optimizer step unless `is_bad`, which leaves weights, running means and step counts unchanged.
+    """Runs an optimizer step; if `is_bad`, weights, running means and step counts stay unchanged.
 
-    `is_bad` is a bool scalar on the parameters' device. Fused kernels read it there, without waiting for the device;
-    torch has no fused kernel for Adadelta, or for Adagrad on CUDA.
+    `is_bad` is a bool scalar on the parameters' device. Fused kernels read it on the device, without waiting; torch has
+    no fused kernel for Adadelta, or for Adagrad on CUDA.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("factor", 1.0)
@@ -196,10 +196,10 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
-    """Returns for each weight how many layers are above its layer in the same stack; 0 if it is in no layer.
+    """Returns the number of layers above each weight's layer in the same stack; 0 for a weight outside the stacks.
 
-    Embeddings and position embeddings count as below all layers, and so does an output layer that shares an embedding's
-    matrix.
+    Embeddings, position embeddings, and output layers that share an embedding matrix are treated as if they were below
+    all layers.
     """
     names = list(names)
     # stack and layer number of each weight

@@ -1,4 +1,4 @@
-"""Reproducible training: random states of a process, and deterministic kernels."""
+"""Reproducible training: the random states of a process, and deterministic kernels."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def seed_all(seed: int) -> None:
 
 
 def get_rng_states(device: torch.device) -> dict[str, Any]:
-    """Returns all random states as JSON values, including a CUDA device's state."""
+    """Returns all random states as JSON values; the state of a CUDA device is included."""
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     mersenne_twister = numpy_state["state"]
@@ -79,15 +79,15 @@ def require_cublas_workspace() -> None:
         return
     if workspace is not None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
         raise TrainingError(
-            f"training.deterministic: the environment variable {_WORKSPACE} must be :4096:8 before CUDA starts; "
-            f"set {_WORKSPACE}=:4096:8 and run the command again"
+            f"training.deterministic: the environment variable {_WORKSPACE} must be :4096:8 before CUDA is "
+            f"initialized; set {_WORKSPACE}=:4096:8 and run the command again"
         )
     os.environ[_WORKSPACE] = ":4096:8"
 
 
 @contextmanager
 def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Makes CUDA computations reproducible bit for bit if `wanted`; on a CPU they always are.
+    """Makes CUDA computations reproducible bit for bit if `wanted`; CPU computations always are.
 
     torch warns if an operation has no deterministic kernel. Fused attention is switched off, because it sums gradients
     in an arbitrary order.

@@ -30,7 +30,7 @@ class LocalBatches(Protocol):
         """Returns the position in the stream, including `epoch`. It is the same in all processes."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Moves to the position where `state` was taken."""
+        """Moves to the position at which `state` was taken."""
 
 
 class BatchIterator(LocalBatches, Protocol):
@@ -56,7 +56,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
 
     The `per_update` batches of an update are dealt out to the processes in turn, starting with process 0. The same
     batches therefore give the same update with any number of processes; some processes may get one batch fewer, or
-    none. An error in the stream is raised when its batch is requested. For CUDA, batches are in pinned memory.
+    none. An error in the stream is raised when the affected batch is requested. For CUDA, batches are in pinned memory.
     """
 
     def __init__(self, stream: BatchIterator, device: torch.device, per_update: int = 1) -> None:
@@ -87,7 +87,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         return batch
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Moves to the position where `state` was taken, between two updates."""
+        """Moves to the position at which `state` was taken; it must be between two updates."""
         self.pause()
         self._left_in_update = self._per_update
         self._prepared.clear()

@@ -16,7 +16,7 @@ class TrainingProgress:
     """Training progress before an update."""
 
     update: int
-    """Number of the next update, from 1."""
+    """Number of the next update, counted from 1."""
     epoch: int = 0
     """Number of complete epochs."""
     improvements: Sequence[bool] = ()
@@ -28,7 +28,7 @@ class TrainingProgress:
 
 class _WarmUp(Settings):
     warmup: int = Field(default=0, ge=0)
-    """Number of updates in which the rate rises linearly from zero to its maximum; not allowed with `over: budget`."""
+    """Number of updates over which the rate rises linearly from zero to its peak; not allowed with `over: budget`."""
 
 
 class Constant(_WarmUp):
@@ -84,13 +84,14 @@ class DecayToZero(_WarmUp):
     updates: int | None = Field(default=None, ge=1)
     """Update at which the rate reaches zero, unless the warm-up ends later; not allowed with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the budget in which the rate rises linearly from zero to `lr`, e.g. 0.1; only with `over: budget`."""
+    """Share of the budget over which the rate rises linearly from zero to `lr`, e.g. 0.1; only with `over: budget`."""
 
     @model_validator(mode="after")
     def _one_measure(self) -> "DecayToZero":
         if self.over == "updates" and (self.updates is None or self.warmup_share):
             raise ValueError(
-                "set `updates`, at which the rate reaches zero, and remove `warmup_share`; or set `over: budget`"
+                "set `updates` (the update at which the rate reaches zero) and remove `warmup_share`, or set "
+                "`over: budget`"
             )
         if self.over == "budget" and (self.updates is not None or self.warmup):
             raise ValueError(
@@ -106,10 +107,10 @@ class DecayToZero(_WarmUp):
         return max(self.updates, self.warmup + 1)
 
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
-        """Returns which shares of the warm-up, and of the decay after it, are complete; both are in [0, 1].
+        """Returns the completed shares of the warm-up and of the decay after it, each from 0 to 1.
 
-        Over updates, these are min(1, update / warmup) and (update - warmup) / (updates - warmup). Over a budget, the
-        same formulas apply with `share` as the update, and 1 as the number of updates.
+        With `over: updates`, they are min(1, update / warmup) and (update - warmup) / (updates - warmup). With
+        `over: budget`, the same formulas apply with `share` as the update, and 1 as the number of updates.
         """
         position: float
         warmup: float
@@ -176,12 +177,12 @@ class LuongHalving(Settings):
     after: int = Field(default=5, ge=0)
     """Number of epochs (or updates) at the full rate; 5 in the paper, 8 with dropout."""
     every: int = Field(default=1, ge=1)
-    """Interval between two halvings. The rate is first halved at the end of `after`."""
+    """Interval between halvings. The first one takes place when `after` epochs (or updates) are complete."""
     unit: Literal["epoch", "update"] = "epoch"
     """Unit of `after` and `every`."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Returns lr * 0.5^h, with h = 0 up to `after`, else 1 + (complete - after) // every."""
+        """Returns lr * 0.5^h, with h = 0 before `after`, then 1 + (complete - after) // every."""
         complete = progress.epoch if self.unit == "epoch" else progress.update - 1
         if complete < self.after:
             return lr

@@ -1,12 +1,13 @@
 """Sharded training: each process holds a part of every weight, of its gradient and of its optimizer state.
 
 Rajbhandari et al. 2020, "ZeRO", section 5 (stage 3), with torch's `fully_shard`: the weights of a layer are gathered
-for its forward and its backward pass, and freed again. Weights outside layers, such as embeddings, stay gathered during
-a batch. All processes must compute the same layers equally often, because they wait for each other in each layer.
+for its forward and its backward pass, and then freed again. Weights outside layers, such as embeddings, stay gathered
+for a whole batch. All processes must run the same layers the same number of times, because they wait for each other in
+each layer.
 
-Every process needs memory for all weights before they are sharded, and during validation. To save a state, it is
-gathered in the CPU memory of process 0 (2 x 12 bytes per weight with Adam, 2 x 16 with an EMA) and written as one file,
-which any number of processes can read.
+Every process needs memory for all weights before they are sharded, and during validation. To be saved, the
+whole state is gathered in the CPU memory of process 0 (2 x 12 bytes per weight with Adam, 2 x 16 with an EMA) and
+written as one file, from which any number of processes can resume.
 """
 
 import warnings
@@ -37,7 +38,7 @@ def require_equal_shares(config: TrainingConfig, per_update: int) -> None:
 
 
 class Shards:
-    """This process's part of a model. To sum gradients, it has the same interface as `GradientSum`."""
+    """This process's part of a model; sums gradients through the same interface as `GradientSum`."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         # slow to import, and rarely needed
@@ -54,18 +55,18 @@ class Shards:
             )
         self._build = partial(type(model), model.config, model.sizes)
         processes.broadcast_tensors(list(get_weights(model).values()))
-        # The warning is about writing into a view, which never happens here.
+        # The warning concerns writing into a view, which never happens here.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         self._mesh = init_device_mesh(device.type, (processes.size(),))
         for layer in cast(list[Any], transformer_layers(model)):
             if hasattr(layer, "cross_attention"):
-                # This part is used before the layer itself, as soon as the encoder states exist.
+                # This part runs before the rest of the layer, as soon as the encoder states are available.
                 fully_shard(layer.cross_attention.keys_values, mesh=self._mesh)
             fully_shard(layer, mesh=self._mesh)
         self.model: Any = fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)  # the losses are already divided
+                module.set_gradient_divide_factor(1.0)  # the losses are already normalized
                 module.set_force_sum_reduction_for_comms(True)  # gloo supports no other reduction
         # another process may have used parameters that this one did not
         self.model.set_reduce_scatter_unused_params(True)
@@ -112,7 +113,7 @@ class Shards:
             part = tensor
             if tensor.ndim:
                 chunks = tensor.chunk(processes.size())
-                # As in `fully_shard`, the last processes get nothing if the first axis is short.
+                # As in `fully_shard`, the last processes get nothing if there are too few rows.
                 part = chunks[rank] if rank < len(chunks) else tensor[:0]
             parts[name] = part.clone()  # a view would keep the whole tensor in memory
         return parts

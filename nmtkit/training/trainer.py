@@ -63,7 +63,7 @@ class _PendingUpdate:
     """An update that has not been reported yet. Its numbers may still be on the device."""
 
     update: int
-    """Number of the update, from 1."""
+    """Number of the update, counted from 1."""
     position: dict[str, Any]
     """Stream position of the update's first batch."""
     counts: dict[str, int]
@@ -162,8 +162,8 @@ class Trainer:
     def is_validation_due(self) -> bool:
         """Whether to validate after this update.
 
-        With `max_minutes`, the last validation must end in time. To measure how long a validation takes, the first one
-        takes place no later than halfway through the time.
+        With `max_minutes`, the last validation must end in time. The first validation takes place no later than
+        halfway through the time, to measure how long validations take.
         """
         is_regular = self.update % self.config.validate_every == 0
         minutes = self.config.max_minutes
@@ -179,7 +179,7 @@ class Trainer:
         return is_regular and is_in_time
 
     def improvements(self) -> list[bool]:
-        """Returns for each validation whether it was better than all earlier ones, by score and, if equal, by loss."""
+        """Returns whether each validation was better than all earlier ones; ties in score are broken by the loss."""
         improvements = []
         best = (-math.inf, -math.inf)
         for result in self.validations:
@@ -227,7 +227,7 @@ class Trainer:
     def make_update(self) -> None:
         """Runs an update: draws batches, adds up their gradients, clips them and runs an optimizer step.
 
-        Does not wait for the device; `report` reads the numbers later.
+        Does not wait for the device; `report` reads the losses and the gradient norm later.
         """
         begin = self._clock()
         config = self.config
@@ -375,7 +375,7 @@ class Trainer:
                 model = self.whole_model()
                 cause = locate_non_finite(model, lambda: model(batch, keep=batch.loss_mask))
         return (
-            f"update {update.update}: the loss or its gradient was not finite in {_GIVE_UP_AFTER} updates in a row; "
+            f"update {update.update}: the loss or its gradient was not finite for {_GIVE_UP_AFTER} updates in a row; "
             f"the last bad batch is at {position} of the training data; {cause}. Lower training.lr, lengthen the "
             "warmup, set training.clip_norm, or use precision fp32; then continue from the last save with --resume"
         )

@@ -19,8 +19,8 @@ _MAX_PENDING = 2
 class BackgroundCheckpoints(CheckpointManager):
     """A checkpoint folder whose files are written by a thread, in order, from copies of the tensors.
 
-    If a file cannot be written, a later call raises the error, at the latest `wait`. Leaving the context waits for all
-    files.
+    If a file cannot be written, the error is raised by a later call, `wait` at the latest. Leaving the context waits
+    for all files.
     """
 
     def __init__(self, checkpoints: CheckpointManager) -> None:
@@ -77,7 +77,7 @@ class BackgroundCheckpoints(CheckpointManager):
 
 @torch.no_grad()
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies tensors to the CPU. Those on a GPU are copied asynchronously, into pinned memory."""
+    """Copies tensors to the CPU. Tensors on a GPU are copied asynchronously, into pinned memory."""
     copies: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

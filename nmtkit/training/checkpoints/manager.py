@@ -46,8 +46,8 @@ class RetentionConfig(Protocol):
 def preference(score: float, loss: float | None, update: int) -> tuple[float, float, int]:
     """Returns a sort key; better checkpoints have greater keys.
 
-    A higher score is better; if scores are equal, a lower validation loss; if losses are also equal, a newer update. A
-    loss of None or NaN counts as the worst.
+    A higher score is better. Ties are broken by the lower validation loss, then by the newer update; a loss of None or
+    NaN counts as the worst.
     """
     if loss is None or math.isnan(loss):
         loss = math.inf
@@ -177,8 +177,8 @@ class CheckpointManager:
     ) -> None:
         """Saves weights if they are among the best or the newest, and removes files that no longer are.
 
-        Entries of this or a later update, which a resumed run repeats, are replaced. `value` is the value of
-        `config.best_metric`; the validation `loss` decides between equal values.
+        Existing entries for this update and later ones are discarded, because a resumed run repeats these updates.
+        `value` is the value of `config.best_metric`; the validation `loss` breaks ties.
         """
         index = self._read_index()
         entries: list[KeptCheckpoint] = []

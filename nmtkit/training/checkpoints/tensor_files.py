@@ -1,10 +1,10 @@
-"""Tensor files: safetensors with JSON metadata in the header, written so that a crash loses nothing.
+"""Tensor files: safetensors with JSON metadata in the header, written so that a crash leaves no damaged file.
 
 Every file is written under a temporary name, flushed to disk, and then renamed in one step.
 
-The metadata are JSON under one key of the header. Their keys are sorted, so that files with equal contents are
-identical. They include the kind of file (state or weights) and checksums of every tensor, of the vocabulary and of the
-metadata themselves, which are verified whenever the file is read. Files from other programs have no such metadata.
+The metadata is a JSON string under one key of the header. Its keys are sorted, so that files with equal contents are
+identical. It includes the kind of file (state or weights) and checksums of every tensor, of the vocabulary and of the
+metadata itself; all are verified whenever the file is read. Files from other programs have no such metadata.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class TensorFileHeader:
         )
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a CheckpointError if the file belongs to a different vocabulary and both checksums are known."""
+        """Raises a CheckpointError if both vocabularies' checksums are known and differ."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
             raise CheckpointError(
                 "trained with a different vocabulary, so it belongs to a different run"
@@ -78,7 +78,8 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """Reads the tensors of an open file whose names begin with one of the prefixes.
 
-    Raises a ValueError if a checksum is wrong, and a CheckpointError if a tensor has values that no model can have.
+    Raises a ValueError if a checksum is wrong, and a CheckpointError if a tensor has a data type or values that no
+    model can have.
     """
     names = list(file.keys())
     if header.checksums is not None and header.checksums.keys() != set(names):
@@ -115,8 +116,8 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
     """Computes a checksum of many bytes at memory speed, about ten times as fast as CRC-32.
 
     The bytes are read as 32-bit numbers in rows of 1021. The checksum is a hash of the column sums and of `kind`, which
-    describes the meaning of the bytes. It changes with any change within one number, or within numbers less than a row
-    apart.
+    describes the meaning of the bytes. Any change within one number, or within numbers less than a row apart, changes
+    the checksum.
     """
     row_bytes = 4 * _COLUMNS
     n_rows = len(data) // row_bytes
@@ -176,7 +177,7 @@ def write_tensors(
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file without our metadata, in the format that other libraries write and expect."""
+    """Writes a tensor file without our metadata, as other libraries write and expect it."""
     cpu_tensors = _on_cpu(tensors)
     write_file(path, lambda temporary: save_file(cpu_tensors, temporary, {"format": "pt"}))
 

@@ -26,7 +26,7 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Returns a model's weights and persistent buffers, not copies; a tied weight occurs only under its first name."""
+    """Returns a model's weights and persistent buffers, not copied; a tied weight appears only under its first name."""
     weights: dict[str, Tensor] = {}
     seen_ids: set[int] = set()
     # With `keep_vars` the values are the parameters themselves, so a tied weight has the same id under all its names.
@@ -40,7 +40,7 @@ def get_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Returns the number of elements in the weights and buffers of a model; it must not be prepared for inference."""
+    """Returns the number of elements in the weights and buffers of a model that is not prepared for inference."""
     return sum(weight.numel() for weight in get_weights(model).values())
 
 
@@ -78,7 +78,7 @@ def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
 class SkipInit(TorchFunctionMode):
     """Skips the random initialization of a model built inside the context; its weights are zero until assigned.
 
-    Without `fill` the weights are not written at all, so that they take no memory; they must then never be read.
+    Without `fill` the weights are not written at all, so that they take up no memory; they must then never be read.
     """
 
     _RANDOM_FILLS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
@@ -224,7 +224,7 @@ class Ema:
         """Updates the averages with the weights after update `number`, counted from 1."""
         decay = min(self._decay, (1 + number) / (10 + number))
         weights = [parameter.detach() for parameter in self._parameters.values()]
-        # A single call for all tensors saves the overhead of many small ones.
+        # A single call for all tensors avoids the overhead of many small ones.
         torch._foreach_lerp_(list(self.averages.values()), weights, 1 - decay)
 
     @contextmanager

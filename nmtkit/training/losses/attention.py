@@ -41,14 +41,14 @@ _ENTROPY_WEIGHT = 0.01
 class GuidedAlignmentConfig(Settings):
     """Guided alignment: trains the attention on word alignments (Chen et al. 2016).
 
-    In a Transformer, one head is trained, which `model.alignment_layer` and `model.alignment_heads` select (Garg et al.
-    2019).
+    In a Transformer, `model.alignment_layer` and `model.alignment_heads` select the attention that is trained: a single
+    head, as in Garg et al. 2019, or the mean of all heads.
     """
 
     source: AlignmentSource = "file"
     """Source of the alignments. file: data.train.alignment. model: the attention itself; each target token is aligned
-    to the source token with the largest mean weight over the layer's heads, and the one head in model.alignment_heads
-    is trained on these alignments."""
+    to the source token with the largest mean weight over the layer's heads, and the head selected by
+    model.alignment_heads is trained on these alignments."""
     weight: float = Field(default=0.05, gt=0)
     """Weight of the alignment loss relative to the likelihood. The alignment loss is averaged over linked target
     tokens, the likelihood over all target tokens."""
@@ -73,9 +73,9 @@ def alignment_loss(
 ) -> Tensor:
     """Returns the distance between attention and an alignment, summed over the target tokens that have a link.
 
-    The k links of a target token form a distribution G, with 1/k for each link. cross_entropy is -sum_s G log A (Chen
-    et al. 2016, Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). If a window hides a linked
-    source token, the loss of this link is constant.
+    The k links of a target token form a distribution G that assigns 1/k to each link. cross_entropy is -sum_s G log A
+    (Chen et al. 2016, Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). If a window hides a
+    linked source token, the loss of this link is constant.
 
     Args:
         attention: A, weights `(B, T, S)`.
@@ -175,7 +175,7 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
 class CoverageLoss(Objective):
     """Penalizes repeated attention: mean coverage loss per target token, from 0 to 1.
 
-    The weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short final stage.
+    The weight is lambda in See et al. 2017, equation 13; the paper uses 1, in a short final stage.
     """
 
     normalizers: ClassVar = {"coverage_loss": "tokens"}
@@ -191,12 +191,12 @@ class CoverageLoss(Objective):
 @OBJECTIVES.register("expert_balance")
 @dataclass(frozen=True)
 class ExpertBalance(Objective):
-    """Keeps all of `model.experts` in use; the weight is 0.1 in the paper.
+    """Keeps all `model.experts` in use; Shazeer et al. 2017 use a weight of 0.1.
 
     The loss is CV(v)^2, the variance of v divided by its squared mean, summed over all layers with experts. v is the
-    experts' importance and, if the gates have noise, also their load: Shazeer et al. 2017, equation 7; appendix A,
-    equation 11. The loss is 0 if all experts are used equally. In the mean over batches, or over parts of a batch, each
-    counts in proportion to its target tokens.
+    experts' importance and, if the gates have noise, also their load (equation 7; appendix A, equation 11). The loss is
+    0 if all experts are used equally. In a mean over batches, or over parts of a batch, each batch or part is weighted
+    by its number of target tokens.
     """
 
     normalizers: ClassVar = {"expert_balance_loss": "tokens"}
@@ -215,7 +215,7 @@ class ExpertBalance(Objective):
 @OBJECTIVES.register("doubly_stochastic")
 @dataclass(frozen=True)
 class DoublyStochasticLoss(Objective):
-    """Spreads the attention evenly over an image; the weight is lambda of Xu et al. 2015, equation 14.
+    """Spreads the attention evenly over an image; the weight is lambda in Xu et al. 2015, equation 14.
 
     The loss is the mean per example of `sum_i (1 - sum_t alpha_ti)^2`, with t up to EOS.
     """
@@ -300,7 +300,7 @@ class HardAttention(Objective):
     def after_update(
         self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
     ) -> None:
-        """Moves the baseline towards the mean log-likelihood per word, unless that is not finite."""
+        """Moves the baseline towards the mean log-likelihood per word, unless that mean is not finite."""
         baseline = model.get_buffer(_BASELINE)  # ()
         log_likelihood = -sums["nll"].to(baseline)  # ()
         n_tokens = max(1, counts["tokens"])

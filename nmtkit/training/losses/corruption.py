@@ -28,13 +28,14 @@ from nmtkit.training.losses.objective import OBJECTIVES
 MASK = "<mask>"
 """Special token that replaces hidden words."""
 MEAN_SPAN_LENGTH = 3.0
-"""Mean number of tokens in a hidden span: Raffel et al. 2020, section 3.3.4; Lewis et al. 2020, section 2.2, lambda."""
+"""Mean number of tokens in a hidden span (Raffel et al. 2020, section 3.3.4; lambda in Lewis et al. 2020, section
+2.2)."""
 SENTINEL = "<extra_id_"
 """Common prefix of the special tokens that replace hidden spans."""
 
 
 def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Returns the target ids `(B, T)` and their lengths `(B,)`, without the EOS at the end of a text."""
+    """Returns the target ids `(B, T)`, and the text lengths `(B,)` without counting a final EOS."""
     ids = batch.targets.ids  # (B, T)
     lengths = batch.targets.mask.sum(1)  # (B,)
     last_ids = ids.gather(1, lengths[:, None] - 1).squeeze(1)  # (B,)
@@ -74,14 +75,14 @@ def pack(ids: Tensor) -> Inputs:
     lengths = is_token.sum(1)  # (B,)
     mask = length_mask(lengths, int(lengths.max()))  # (B, S)
     packed = torch.full(mask.shape, PAD)  # (B, S)
-    # Indexing with a mask reads and writes row by row, from left to right. Both masks have the same number of entries
-    # in each row, so a row's tokens stay in their row and in their order.
+    # Indexing with a mask reads and writes row by row, from left to right. Both masks select the same number of
+    # entries in each row, so the tokens keep their row and their order.
     packed[mask] = with_eos[is_token]
     return inputs_of(packed, lengths)
 
 
 def targets_of(ids: Tensor) -> Targets:
-    """Returns rows of ids, packed as in `pack`, as model targets."""
+    """Converts rows of ids to targets; negative ids are removed, and EOS is appended, as in `pack`."""
     text = pack(ids)
     shifted = F.pad(text.ids, (1, -1), value=BOS)  # (B, T): BOS in front, the last column removed
     shifted = shifted.masked_fill(~text.mask, PAD)
@@ -89,7 +90,7 @@ def targets_of(ids: Tensor) -> Targets:
 
 
 def choose(eligible: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Chooses `counts` `(B,)` of the eligible positions `(B, W)` in each row; all subsets are equally probable."""
+    """Chooses `counts` `(B,)` of the eligible positions `(B, W)` in each row; each such subset is equally likely."""
     # Each position gets a random key; the positions with the smallest keys are chosen.
     keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64)  # (B, W), below 1
     keys.masked_fill_(~eligible, 2.0)
@@ -119,9 +120,9 @@ def random_spans(
 ) -> Tensor:
     """Returns a mask `(B, T)` of the positions to hide in texts of lengths `(B,)`, where T is the largest length.
 
-    As in T5, the numbers of hidden tokens and of spans are not random: `rate` of the tokens are hidden, in one span per
-    `mean_length` hidden tokens. Visible and hidden tokens are each cut at random into as many non-empty pieces as there
-    are spans. The pieces alternate, starting with a visible one.
+    As in T5, the numbers of hidden tokens and of spans are not random: a fraction `rate` of the tokens is hidden, with
+    one span for every `mean_length` hidden tokens. Visible and hidden tokens are each cut at random into as many
+    non-empty pieces as there are spans. The pieces alternate, starting with a visible one.
     """
     n_hidden = (lengths * rate).round().long()  # (B,)
     n_hidden = n_hidden.clamp(min=1)
@@ -147,7 +148,7 @@ def random_spans(
     can_cut_hidden = (positions > n_kept[:, None]) & ~is_padding
     cuts = choose(can_cut_kept, n_cuts, generator)  # (B, T)
     cuts |= choose(can_cut_hidden, n_cuts, generator)
-    # `cumsum` continues counting from the visible to the hidden tokens.
+    # `cumsum` does not restart at the first hidden token, so the cuts in the visible tokens are subtracted.
     piece = cuts.cumsum(1) - is_hidden * n_cuts[:, None]  # (B, T)
 
     # Visible piece n has key 2n, hidden piece n has key 2n + 1, and padding has an even key above all others. Sorting
@@ -161,10 +162,10 @@ def random_spans(
 def hide_spans(
     ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the ids that the model reads and generates if positions of texts are hidden; -1 means no token.
+    """Returns the ids that the model reads and the ids that it generates; -1 means no token.
 
-    Figure 2 of the paper hides the third, fourth and ninth word of "Thank you for inviting me to your party last week".
-    The model reads "Thank you <X> me to your party <Y> week" and generates "<X> for inviting <Y> last <Z>".
+    Figure 2 of the paper hides words 3, 4 and 9 of "Thank you for inviting me to your party last week". The model
+    reads "Thank you <X> me to your party <Y> week" and generates "<X> for inviting <Y> last <Z>".
 
     Args:
         ids: texts `(B, T)`.
@@ -173,7 +174,7 @@ def hide_spans(
         sentinels: ids of <X>, <Y>, ...
 
     Raises:
-        DataError: a text needs more sentinels.
+        DataError: a text needs more sentinels than there are.
     """
     before = F.pad(hidden[:, :-1], (1, 0))  # (B, T): whether the previous position is hidden
     begins = hidden & ~before  # (B, T)
@@ -182,11 +183,11 @@ def hide_spans(
     if max_spans >= len(sentinels):
         longest = int(lengths[n_spans.argmax()])
         raise DataError(
-            f"span_corruption: {max_spans} spans of a text of {longest:,} tokens are hidden, which requires "
-            f"{max_spans + 1} sentinels, but the tokenizer has {len(sentinels)}; raise tokenizer.sentinels, or make "
-            "texts shorter with batch.block_tokens"
+            f"span_corruption: hiding {max_spans} spans in a text of {longest:,} tokens requires {max_spans + 1} "
+            f"sentinels, but the tokenizer has {len(sentinels)}; raise tokenizer.sentinels, or shorten the texts with "
+            "batch.block_tokens"
         )
-    span = (begins.cumsum(1) - 1).clamp(min=0)  # (B, T): number of the last span that began
+    span = (begins.cumsum(1) - 1).clamp(min=0)  # (B, T): index of the last span that has begun
     marks = sentinels[span].masked_fill(~begins, -1)  # (B, T)
     is_visible = ~hidden & length_mask(lengths, ids.shape[1])  # (B, T)
     visible = ids.masked_fill(~is_visible, -1)  # (B, T)
@@ -201,7 +202,7 @@ def hide_spans(
 @OBJECTIVES.register("span_corruption")
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Pretraining):
-    """Pretraining as in T5, instead of the likelihood: the model generates hidden spans.
+    """Pretraining as in T5, which replaces the likelihood: the model generates hidden spans.
 
     Requires `tokenizer.sentinels`.
 
@@ -247,14 +248,14 @@ def permute_sentences(
     Each id in `ends` ends a sentence; the last sentence extends to the end of the text.
     """
     is_end = torch.isin(ids, torch.tensor(ends))  # (B, T)
-    sentence = is_end.cumsum(1) - is_end.long()  # (B, T): number of each token's sentence
+    sentence = is_end.cumsum(1) - is_end.long()  # (B, T): index of the token's sentence
     sentence_keys = torch.rand(
         ids.shape, generator=generator, dtype=torch.float64
     )  # (B, T), for at most T sentences
     keys = sentence_keys.gather(1, sentence)  # (B, T)
     # Random keys are below 1, so adding 1 keeps the padding at the end.
     keys = keys + ~length_mask(lengths, ids.shape[1])
-    # The sort is stable: the tokens of a sentence have the same key and stay in order.
+    # The sort is stable, so the tokens of a sentence, which have the same key, stay in order.
     order = keys.argsort(stable=True, dim=1)  # (B, T)
     return ids.gather(1, order)
 
@@ -267,11 +268,11 @@ def infill(
     mask: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Replaces random spans of texts `(B, T)`, each with one `mask`; returns rows of ids, padded with -1.
+    """Replaces random spans of texts `(B, T)` with one `mask` each; returns rows of ids, padded with -1.
 
-    In each text `hidden` `(B,)` tokens are hidden. Span lengths are drawn from a Poisson distribution until they add up
-    to `hidden`; the last span is cut. A span of length 0 inserts a mask. The order of spans and visible tokens is drawn
-    uniformly from all orders.
+    In each text, `hidden` `(B,)` tokens are hidden. Span lengths are drawn from a Poisson distribution until they add
+    up to `hidden`; the last span is shortened to fit. A span of length 0 inserts a mask. All ways to place the spans
+    among the visible tokens are equally probable.
     """
     max_spans = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # practically never too few
     means = torch.full((len(ids), max_spans), mean_length)  # (B, max_spans)
@@ -288,7 +289,7 @@ def infill(
     n_slots = lengths - hidden + n_spans  # (B,)
     is_slot = length_mask(n_slots, int(n_slots.max()))  # (B, slots)
     is_span = choose(is_slot, n_spans, generator)  # (B, slots)
-    span = is_span.cumsum(1) - 1  # (B, slots): number of the span
+    span = is_span.cumsum(1) - 1  # (B, slots): index of the span
     span = span.clamp(0, max_spans - 1)  # arbitrary before the first span
     # number of text tokens in each slot
     slot_lengths = torch.where(is_span, span_lengths.gather(1, span), 1)  # (B, slots)
@@ -304,7 +305,7 @@ def infill(
 @OBJECTIVES.register("denoising")
 @dataclass(frozen=True, kw_only=True)
 class Denoising(Pretraining):
-    """Pretraining as in BART, instead of the likelihood; requires `tokenizer.specials: [<mask>]`.
+    """Pretraining as in BART, which replaces the likelihood; requires `tokenizer.specials: [<mask>]`.
 
     Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...". The model reads a
     text with permuted sentences and hidden spans, and generates the original text.

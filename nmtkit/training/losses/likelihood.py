@@ -16,7 +16,7 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _MAX_EXPONENT = 700.0
-"""Upper bound of exponents: `math.exp` overflows above about 709."""
+"""Upper bound for exponents: `math.exp` overflows above about 709."""
 
 
 def likelihood(
@@ -24,7 +24,7 @@ def likelihood(
 ) -> tuple[Tensor, Tensor]:
     """Returns the negative log-likelihood of the targets, with and without label smoothing; see `smoothed`.
 
-    It is meant for evaluation; training uses `Likelihood.terms`.
+    Used for evaluation; training uses `Likelihood.terms`.
 
     Args:
         log_probs: log-probabilities `(M, X)` at the positions in `batch.loss_mask`, in row-major order.
@@ -57,14 +57,14 @@ def smoothed(
 ) -> tuple[Tensor, Tensor]:
     """Returns the negative log-likelihood with and without label smoothing (Szegedy et al. 2016, section 7).
 
-    Both are sums over the M positions, in nats. The one without smoothing is detached from the graph.
+    Both values are sums over the M positions, in nats. The value without smoothing is detached from the graph.
 
     Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
     vocabulary, including y. The loss is the cross-entropy -sum_x q(x) log p(x), as in
     `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
     vocabulary (X > V) can be targets but get no share of the smoothing: most sentences of a batch cannot produce them,
-    so their log-probability is minus infinity. Those of all words in the vocabulary must be finite if there is
-    smoothing.
+    so their log-probability is minus infinity. With smoothing, the log-probabilities of all words in the vocabulary
+    must be finite.
 
     Args:
         nll: negative log-probabilities of the targets, `(M,)`.
@@ -94,7 +94,7 @@ class Likelihood(Objective):
 
     @property
     def reads_words(self) -> Literal["sum", "wanted"]:
-        """Words whose log-probabilities are needed. Smoothing needs their sum over the vocabulary."""
+        """Words whose log-probabilities are needed; smoothing also needs the sum over the vocabulary."""
         return "sum" if self.smoothing > 0 else "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
@@ -121,7 +121,7 @@ class Likelihood(Objective):
 @OBJECTIVES.register("label_smoothing")
 @dataclass(frozen=True)
 class PlainLikelihood(Likelihood):
-    """The ordinary likelihood of the targets. Pretraining objectives have likelihoods of their own, without smoothing.
+    """The ordinary likelihood of the targets; pretraining objectives use their own likelihood, without smoothing.
 
     Its key in the recipe is `training.label_smoothing`.
     """
@@ -130,7 +130,7 @@ class PlainLikelihood(Likelihood):
     def from_setting(cls, setting: float | None) -> "PlainLikelihood | None":
         """Builds the likelihood with the given label smoothing; returns None if it is None.
 
-        Unlike for other objectives, the number is not the weight, and 0 does not switch the objective off.
+        Unlike with other objectives, `setting` is not the weight, and 0 does not switch the objective off.
         """
         if setting is None:
             return None

@@ -12,7 +12,7 @@ from nmtkit.training.losses.corruption import MASK, Pretraining, special_id, who
 from nmtkit.training.losses.objective import OBJECTIVES
 
 RANDOM_SHARE = 0.5
-"""Share of the chosen but not masked tokens that become a random token; the rest stay unchanged."""
+"""Share of the chosen but unmasked tokens that are replaced by random tokens; the others stay unchanged."""
 
 
 class MaskedWordsConfig(Settings):
@@ -21,13 +21,13 @@ class MaskedWordsConfig(Settings):
     rate: float = Field(default=0.15, gt=0, lt=1)
     """Probability that a token is chosen; special tokens never are. Only chosen tokens are predicted."""
     mask: float = Field(default=0.8, ge=0, le=1)
-    """Share of chosen tokens that become <mask>; 1 in ELECTRA. Half of the others become a random token."""
+    """Share of chosen tokens that are replaced by <mask>; 1 in ELECTRA. Half of the others become random tokens."""
 
 
 @OBJECTIVES.register("masked_words")
 @dataclass(frozen=True, kw_only=True)
 class MaskedWords(Pretraining):
-    """Pretraining as in BERT, instead of the likelihood: predicts hidden words; `{}` selects the paper's settings.
+    """Pretraining as in BERT, which replaces the likelihood: predicts hidden words; `{}` selects the paper's settings.
 
     The loss is the mean negative log-likelihood of a chosen word, in nats, given the text with hidden words.
     Words are chosen independently of each other, so a batch may have none.

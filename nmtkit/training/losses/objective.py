@@ -89,7 +89,7 @@ class ObjectiveInput:
     """Sums of log-probabilities over the vocabulary, `(M,)`; for objectives whose `reads_words` is "sum", if
     `log_probs` is None."""
     part: slice = field(default_factory=lambda: slice(None))
-    """Range of these M positions among all positions in `batch.loss_mask`, in row-major order."""
+    """Range of the M positions among all positions in `batch.loss_mask`, in row-major order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +106,12 @@ class Objective(ABC):
     weight."""
     normalizers: ClassVar[Mapping[str, str]]
     """Name of each sum, with the name of the count that divides it: `tokens`, `sentences`, or a name from `counts`. The
-    first sum is minimized, times the weight; the others are only reported."""
+    first sum, multiplied by the weight, is minimized; the others are only reported."""
     replaces_likelihood: ClassVar[bool] = False
     """Whether the objective replaces the plain likelihood, as pretraining objectives do."""
     needs: ClassVar[InputKind] = "log_probs"
     """Input of `terms`. "log_probs": log-probabilities, for a part of the batch at a time. "attention": attention at
-    all positions. "heads": in addition, the weights of all heads in its layer. "output": the output at all positions,
+    all positions. "heads": also the weights of all heads in the same layer. "output": the output at all positions,
     for an auxiliary head of the model. "none": `terms` is not called; `custom_backward` does everything."""
     specials: ClassVar[Sequence[str]] = ()
     """Special tokens that the vocabulary must contain."""
@@ -132,7 +132,10 @@ class Objective(ABC):
 
     @property
     def reads_words(self) -> Literal["all", "sum", "wanted"]:
-        """Words whose log-probabilities `terms` needs: all; the targets and the sum over all; or only the targets."""
+        """Words whose log-probabilities `terms` needs.
+
+        "all": all words. "sum": the targets, and the sum over all words. "wanted": only the targets.
+        """
         return "all"
 
     @property
@@ -151,7 +154,7 @@ class Objective(ABC):
 
     @classmethod
     def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
-        """Returns the error message if a model has a head for this objective but no stage uses it.
+        """Returns the error message if a model has a head for this objective but no stage uses the objective.
 
         An empty string means that this is allowed.
 
@@ -223,7 +226,7 @@ class GradientAccumulator:
     """Normalizers: counts over all batches of the update in all processes."""
     device: torch.device
     chunk_bytes: int
-    """Maximum size of the log-probabilities in memory at one time."""
+    """Maximum size, in bytes, of the log-probabilities held in memory at once."""
     factor: float = 1.0
     """Factor by which all gradients are multiplied."""
 

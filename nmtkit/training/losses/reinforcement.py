@@ -1,7 +1,7 @@
 """Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
 
 For each article, the model generates two summaries: y^s, sampled from its distribution, and y^, the most probable word
-at each step. If the sample gets a higher reward than the greedy summary, it becomes more probable, otherwise less:
+at each step. If the sample gets a higher reward than the greedy summary, its probability is raised, otherwise lowered:
 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
@@ -9,8 +9,8 @@ at each step. If the sample gets a higher reward than the greedy summary, it bec
 Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward of all samples. The expected reward
 O_rl is their eq. 8. Their eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), up to a constant factor.
 
-The reward r is ROUGE-L or GLEU between the ids of a summary and of the reference, from 0 to 1. Ids are extended, so
-that a copied unknown word counts. With subwords, the reward is computed on subword tokens, not on words.
+The reward r, from 0 to 1, is ROUGE-L or GLEU between the ids of a summary and those of the reference. Ids are extended,
+so that a copied unknown word counts. With subwords, the reward is computed on subword tokens, not on words.
 
 As in the paper, both losses are sums over the words of a summary. Both are divided by the number of target words in the
 update. The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from exactly the
@@ -53,7 +53,7 @@ MAX_LENGTH_RATIO = 1.5
 """Maximum length of a sample relative to the longest reference of the batch."""
 LEAVE_BELOW = 0.875
 """Share of unfinished articles at or below which the finished ones are removed from the batch. It is less than 1,
-because copying the rest takes time."""
+because copying the remaining articles takes time."""
 
 
 class ReinforceConfig(Settings):
@@ -89,7 +89,7 @@ class Rollouts:
 
 @torch.no_grad()
 def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1) -> Rollouts:
-    """Decodes all summaries of each article as hypotheses of one sentence, without decoding rules.
+    """Decodes all summaries of an article together, like the hypotheses of a beam, without decoding rules.
 
     An article is removed from the batch when all its summaries have ended. From then on, B in the shapes below is the
     number of remaining articles; `ids` and `lengths` keep the rows of all articles.
@@ -136,8 +136,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
             articles = articles[unfinished]
             tokens = tokens[unfinished]
             ended = ended[unfinished]
-    # Under autocast, older versions of torch would reuse in the second pass the weights that were cast here without
-    # gradients (pytorch issue 112583).
+    # Under autocast, older versions of torch would reuse weights that were cast here, without gradients, in the second
+    # pass (pytorch issue 112583).
     torch.clear_autocast_cache()
     return Rollouts(ids[:, :, : step + 1], lengths)
 
@@ -145,8 +145,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
 def sample_indices(probs: Tensor) -> Tensor:
     """Samples an index `(*,)` of the last axis from probabilities `(*, X)`, without waiting for the device.
 
-    The index is the first whose cumulative probability is above a uniform number. Gumbel's trick would need X random
-    numbers per sample, which a CPU's serial generator would produce more slowly than the step itself takes.
+    The index is the first whose cumulative probability exceeds a uniform random number. The Gumbel trick would need X
+    random numbers per sample, and generating them serially on a CPU would take longer than the step itself.
     """
     cumulated = probs.cumsum(
         -1, dtype=torch.float64
@@ -313,7 +313,7 @@ class _Rewarded(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.nll is not None
         assert inputs.output.sentence is not None
-        advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,), of M words
+        advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,)
         losses = inputs.nll * advantage  # (M,)
         loss = losses.sum(dtype=at_least_float32(inputs.nll))
         return {LOSS: loss}

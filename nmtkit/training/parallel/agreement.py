@@ -26,15 +26,15 @@ def require_same_weights(weights: Mapping[str, Tensor], update: int) -> None:
     most_common, n_equal = Counter(map(tuple, checksums_by_rank)).most_common(1)[0]
     if 2 * n_equal > len(checksums_by_rank):
         others = "the others"
-        location = "there"
+        location = "that process"
     else:  # without a majority, either may be wrong
         others = f"process {checksums_by_rank.index(list(most_common))}"
-        location = "in one of the two"
+        location = "one of the two processes"
     for rank, checksums in enumerate(checksums_by_rank):
         for name, checksum, expected in zip(weights, checksums, most_common, strict=True):
             if checksum != expected:
                 raise TrainingError(
                     f"update {update}: the weights of process {rank} differ from those of {others}, first in {name!r}, "
-                    f"so a processor or its memory is faulty {location}; replace it, and resume from the last saved "
-                    "state, in which all weights were equal"
+                    f"so a processor or memory used by {location} is faulty; replace it, and resume from the last "
+                    "saved state, in which all weights were equal"
                 )

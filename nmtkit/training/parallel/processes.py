@@ -28,9 +28,9 @@ which process is missing; `preparing` to wait for process 0's preparations."""
 _TIMEOUT = timedelta(minutes=10)
 """A process that is silent for this long is considered missing."""
 _TO_MEET = timedelta(minutes=1)
-"""Time limit for a meeting of all processes that have noticed a missing one."""
+"""Timeout of the barrier at which the remaining processes find out which process is missing."""
 _TO_PREPARE = timedelta(days=7)
-"""Maximum time that other processes wait while process 0 preprocesses."""
+"""Maximum time that the other processes wait while process 0 preprocesses."""
 _VISIBLE_WITHIN = 30.0
 """Seconds within which a file written on another machine must become visible; network file systems cache folders."""
 
@@ -88,8 +88,8 @@ def _init_process_group(device: torch.device) -> None:
         gpus = {store.get(f"gpu {other}") for other in range(world_size)}
         uses_nccl = len(gpus) == world_size
     if uses_nccl:
-        # If a message times out, NCCL kills the process without an error message. It gets twice the timeout, so that
-        # one of the small messages that follow, sent by gloo, times out first.
+        # If a message times out, NCCL kills the process without an error message. NCCL's timeout is therefore twice as
+        # long, so that one of the small messages that follow, sent by gloo, times out first.
         dist.init_process_group(
             "cpu:gloo,cuda:nccl",
             store=store,
@@ -105,7 +105,7 @@ def _init_process_group(device: torch.device) -> None:
 
 
 def _slurm_environment() -> dict[str, str]:
-    """Derives the variables that torchrun would set from those of srun; empty if srun started only one process."""
+    """Returns the variables that torchrun would set, based on srun's; empty if srun started only one process."""
     slurm = os.environ
     if int(slurm.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
         return {}
@@ -131,7 +131,7 @@ def leave() -> None:
 
 
 def rank() -> int:
-    """Returns this process's number, from 0. Process 0 evaluates, saves and prints."""
+    """Returns this process's number, from 0. Only process 0 saves checkpoints and prints."""
     return dist.get_rank() if is_initialized() else 0
 
 
@@ -170,7 +170,7 @@ def _all_reduce(
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor with that of process 0."""
+    """Replaces each tensor with process 0's."""
     if is_initialized():
         with name_missing_process():
             for tensor in tensors:
@@ -212,7 +212,7 @@ def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterat
     if fault is not None:
         raise fault
     if failed:
-        raise NmtkitError("process 0 failed to start; see its message")
+        raise NmtkitError("process 0 failed to start; see its error message")
     if made is not None and size() > 1:
         _require_shared_folder(made)
 
@@ -266,8 +266,9 @@ def name_missing_process() -> Iterator[None]:
         raise
     except RuntimeError as fault:
         raise TrainingError(
-            f"{_who_is_missing(fault)}, and the others cannot continue; its error message may show the cause. Resume "
-            f"from the last saved state, with any number of processes (torch: {shorten(_first_line(fault))})"
+            f"{_who_is_missing(fault)}, so training cannot continue; the error messages of the processes may show the "
+            "cause. Resume from the last saved state, with any number of processes (torch: "
+            f"{shorten(_first_line(fault))})"
         ) from fault
 
 
@@ -275,7 +276,7 @@ def _who_is_missing(fault: RuntimeError) -> str:
     if "imed out" in str(fault):
         return _who_is_late()
     # Sending fails if the receiver has exited; otherwise it succeeds, even if nothing is received. Processes that
-    # notice a missing one exit, too, so the first process that gets here stores the answer for all.
+    # notice that another one is missing exit, too, so the first one to get here stores the answer for all.
     time.sleep(0.5)
     ended: list[int] = []
     store = dist.distributed_c10d._get_default_store()
@@ -306,12 +307,12 @@ def _who_is_late() -> str:
             return f"{_process_names(ranks)} {late}"
         if "imed out" in message:
             return f"process 0 {late}"
-        return f"a process {late} (the message of process 0 says which)"
-    return f"a message {late}"
+        return f"a process {late} (process 0's error message says which)"
+    return f"all processes are running, but one {late}"
 
 
 def _first_line(fault: RuntimeError) -> str:
-    """Returns the first line of a torch message, without its source location, such as `[file.cpp:123] `."""
+    """Returns the first line of a torch message, without a leading source location such as `[file.cpp:123] `."""
     first_line = str(fault).splitlines()[0]
     return re.sub(r"^\[[^]]*] ", "", first_line)
 
