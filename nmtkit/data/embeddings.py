@@ -1,7 +1,7 @@
 """Reads pretrained word vectors from word2vec, GloVe and fastText text files.
 
-Each line has a word and the elements of its vector, separated by single spaces. The files of word2vec and fastText
-begin with a header line "COUNT SIZE". A file may be compressed. Only the vectors that a vocabulary may need are kept in
+Each line contains a word and the elements of its vector, separated by single spaces. word2vec and fastText files begin
+with a header line "COUNT SIZE". A file may be compressed. Only the vectors that a vocabulary may need are kept in
 memory.
 """
 
@@ -25,7 +25,7 @@ Side = Literal["src", "tgt"]
 class PretrainedEmbeddingsConfig(Settings):
     """Pretrained word vectors, scaled so that their mean norm equals that of randomly initialized vectors.
 
-    If `model.tie` shares a matrix, the vectors are used wherever the matrix is: target vectors also in the output
+    If `model.tie` shares a matrix, the vectors are used wherever the matrix is used: target vectors also in the output
     layer and, with `all`, the vectors of each side on both sides. If two files fill the same matrix, target vectors
     take precedence.
     """
@@ -35,16 +35,17 @@ class PretrainedEmbeddingsConfig(Settings):
     tgt: str | None = None
     """Text file of word vectors for the target tokens (word2vec, GloVe or fastText), plain or compressed."""
     freeze: bool = False
-    """Do not train a matrix with pretrained vectors. This also freezes its other rows and the layers that share it."""
+    """Do not train matrices that contain pretrained vectors. This also freezes their other rows and the layers that
+    share these matrices."""
 
     @model_validator(mode="after")
     def _require_file(self) -> "PretrainedEmbeddingsConfig":
         if not self.src and not self.tgt:
-            raise ValueError("specify a file of word vectors for src, for tgt, or for both")
+            raise ValueError("specify a file of word vectors for src, tgt or both")
         return self
 
     def files(self) -> dict[Side, str]:
-        """Returns the files by side, without sides that have none."""
+        """Returns the files by side; omits sides without a file."""
         sides: dict[Side, str | None] = {"src": self.src, "tgt": self.tgt}
         return {side: path for side, path in sides.items() if path}
 
@@ -58,7 +59,7 @@ class WordVectors:
     vectors: npt.NDArray[np.float32]
     """Vectors of these tokens, `(M, E)`."""
     n_file_vectors: int
-    """Number of all vectors in the file."""
+    """Total number of vectors in the file."""
 
 
 def read_vectors(
@@ -66,17 +67,17 @@ def read_vectors(
 ) -> WordVectors:
     """Reads the vectors of a vocabulary's tokens.
 
-    In a vocabulary "▁" marks the beginning of a word; in most files it does not. A file counts as a file of subword
-    pieces if it has more of the vocabulary's word-initial tokens with "▁" than without. No vector is used for two
-    tokens:
+    In a vocabulary, "▁" marks the beginning of a word; most files have no such mark. A file counts as a file of subword
+    pieces if it has more of the vocabulary's word-initial tokens with "▁" than without. Each vector is used for
+    at most one token:
 
         token of the vocabulary  file of whole words            file of pieces
         "▁house"                 "house"                        "▁house", else "house" if that is not a token
         "house"                  "house" if there is no         "house", else "▁house" if that is not a token
                                  token "▁house"
 
-    Special tokens are treated like the others, so EOS gets the vector of "</s>", which fastText files have. Case
-    matters. If a word is repeated, its first vector is used.
+    Special tokens are treated like all others, so EOS gets the vector of "</s>", which fastText files contain. Case
+    matters. If a word occurs more than once, its first vector is used.
 
     Args:
         path: text file of vectors.
@@ -94,14 +95,14 @@ def read_vectors(
     for line_number, line in _vector_lines(path, vector_size, size_key):
         n_file_vectors += 1
         n_spaces = line.count(" ")
-        # There are more spaces than elements if the word itself contains spaces, as a few words of GloVe do.
+        # There are more spaces than elements if the word itself contains spaces, as a few words in GloVe files do.
         if n_spaces < vector_size:
             raise DataError(
                 f"{path}, line {line_number}: malformed: expected a word and {vector_size} numbers, separated by "
-                f"single spaces, but found only {n_spaces + 1} parts; correct the file or download it again"
+                f"single spaces, but found only {n_spaces + 1} fields; correct the file or download it again"
             )
         # A quick test that skips most lines without splitting them. It looks at the text before the first space, which
-        # is the word or, if the word contains spaces, its beginning; such a word is never needed.
+        # is the word or, if the word contains spaces, its beginning; words with spaces are never needed.
         if line[: line.index(" ")] not in needed_words:
             continue
         # Split from the right, because the word may contain spaces.
@@ -113,8 +114,8 @@ def read_vectors(
         raise DataError(
             f"{path}: none of the {n_file_vectors:,} vectors belongs to a token of the vocabulary "
             f"({len(vocabulary):,} tokens); use a file in the same language and case as the text (see "
-            "tokenizer.lowercase). If the file contains whole words, only subwords that are whole words have vectors, "
-            "so tokenizer.vocab_size may be too small"
+            "tokenizer.lowercase). If the file contains whole words, only tokens that are whole words have vectors, so "
+            "you may have to increase tokenizer.vocab_size"
         )
     vectors = np.stack([vector_of_word[word] for word in word_of_id.values()])  # (M, E)
     if not vectors.any():
@@ -132,7 +133,7 @@ def check_size(path: str | Path, vector_size: int, size_key: str) -> None:
 
 
 def _vector_lines(path: str | Path, vector_size: int, size_key: str) -> Iterator[tuple[int, str]]:
-    """Yields number and text of each line that contains a vector.
+    """Yields the number and text of each line that contains a vector.
 
     Raises a DataError if the first line has a different vector size, if the file is empty, or if the number of vectors
     differs from that in the header.
@@ -162,14 +163,14 @@ def _check_first_line(line: str, path: str | Path, vector_size: int, size_key: s
     parts = line.split(" ")
     n_elements = len(parts) - 1
     announced_count = None
-    # Two whole numbers are a header. They could also be a word and its vector of size 1, but embeddings of that size
-    # are not in use.
+    # A line of two whole numbers is a header. It could also be a word with a vector of size 1, but nobody uses
+    # embeddings of that size.
     if len(parts) == 2 and all(part.isdecimal() for part in parts):
         announced_count = int(parts[0])
         n_elements = int(parts[1])
     if n_elements < 1:
         raise DataError(
-            f"{path}, line 1: expected a word and its vector; use a text file of word2vec, GloVe or fastText"
+            f"{path}, line 1: expected a word and its vector; use a text file in word2vec, GloVe or fastText format"
         )
     if n_elements != vector_size:
         raise DataError(
@@ -194,14 +195,14 @@ def _parse_vector(elements: Sequence[str], place: str) -> npt.NDArray[np.float32
 
 
 def _twin(token: str) -> str:
-    """Returns the token without its initial "▁", or with "▁" before it if it has none."""
+    """Removes the initial "▁" of a token, or adds one if there is none."""
     if token.startswith(WORD_START):
         return token.removeprefix(WORD_START)
     return WORD_START + token
 
 
 def _words_by_id(vocabulary: Vocabulary, file_words: Container[str]) -> dict[int, str]:
-    """Returns, by token id, the word of the file whose vector the token gets; see the table in `read_vectors`."""
+    """Returns, for each token id, the word in the file whose vector the token gets; see the table in `read_vectors`."""
     n_with_mark = 0
     n_without_mark = 0
     for token in vocabulary.tokens:

@@ -1,4 +1,4 @@
-"""Batches of examples, and `Rows`, which selects, repeats and reorders everything that has one row per sentence.
+"""Batches of examples, and `Rows`, their base class, which selects, repeats and reorders rows.
 
 Shapes: B examples, S source positions, T target positions, F features per row. A text that consists of several
 sentences has N sentences of up to W words. All texts are padded with PAD on the right.
@@ -28,11 +28,11 @@ R = TypeVar("R", bound="Rows")
 class Rows:
     """Tensors with the same rows along axis 0: sentences of a batch, or hypotheses of a search.
 
-    Fields may be tensors, tuples of tensors, nested `Rows`, None or plain numbers; the last two are shared by all rows.
+    Fields may be tensors, tuples of tensors, nested `Rows`, None or plain numbers; a number is shared by all rows.
     """
 
     def select(self: R, index: Tensor | slice) -> R:
-        """Selects rows: by an int64 index `(M,)`, which may repeat rows, or by a slice, which returns views."""
+        """Selects rows by an int64 index `(M,)`, which may repeat rows, or by a slice, which yields views."""
 
         def pick(tensor: Tensor) -> Tensor:
             if isinstance(index, slice):
@@ -42,7 +42,7 @@ class Rows:
         return self._changed(pick, lambda rows: rows.select(index))
 
     def put(self: R, index: Tensor, other: R) -> None:
-        """Replaces, in place, the rows at the distinct indices `(M,)` with the rows of `other`."""
+        """Overwrites the rows at the distinct indices `(M,)` with the rows of `other`."""
         assert is_dataclass(self)
         for field in fields(self):
             _put(getattr(self, field.name), getattr(other, field.name), index)
@@ -84,8 +84,8 @@ def _field_names(kind: type[Any]) -> list[str]:
 def _changed_value(
     value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]
 ) -> Any:
-    # This is not a closure in `Rows._changed`, because a recursive closure is a reference cycle, which would keep all
-    # its tensors in memory until Python's garbage collector runs.
+    # Not a closure in `Rows._changed`: a recursive closure is a reference cycle and would keep its tensors in memory
+    # until Python's garbage collector runs.
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
@@ -106,13 +106,13 @@ def _put(value: Any, other: Any, index: Tensor) -> None:
 
 
 ABSENT: Any = None
-"""Value of fields that a task does not use. Its type is Any, so that code for tasks that use the field needs no check
-for None."""
+"""Value of fields that a task does not use. Its type is Any, so that code for tasks that use a field need not check for
+None."""
 
 
 @dataclass(frozen=True)
 class CopySource(Rows):
-    """Source words that a model can copy; unknown words of an example have the extended ids V, V+1, ..."""
+    """Source words that a model can copy; the unknown words of an example have the extended ids V, V+1, ..."""
 
     extended: Tensor
     """Source ids `(B, S)` in the extended target vocabulary."""
@@ -127,16 +127,16 @@ class Inputs(Rows):
     mask: Tensor
     """`(B, S)`, bool: True at positions that are not padding."""
     lengths: Tensor
-    """Lengths with EOS `(B,)`, int64; they stay on the CPU, where packed sequences need them."""
+    """Lengths `(B,)`, including EOS, int64; they stay on the CPU, because packed sequences require them there."""
     ids: Tensor = ABSENT
     """Token ids `(B, S)`, int64."""
     features: Tensor = ABSENT
     """Features `(B, S, F)`, float32."""
     segments: Tensor | None = None
-    """Segment number of each position `(B, S)`, int64, from 0; None if texts have only one segment."""
+    """Segment number of each position `(B, S)`, int64, counted from 0; None if every text is a single segment."""
     sentences: Tensor | None = None
-    """Word positions in each sentence `(B, N, W)`, int64, counted from 1 and padded with 0; None if every text is one
-    sentence. EOS counts as a word only if the sentence has no other words."""
+    """Positions of the words of each sentence `(B, N, W)`, int64, counted from 1 and padded with 0; None if every text
+    is a single sentence. EOS counts as a word only if the sentence has no other words."""
     copy: CopySource = ABSENT
     """Source words that can be copied."""
 
@@ -148,9 +148,9 @@ class Inputs(Rows):
         n_oov: int = 0,
         width: int | None = None,
     ) -> "Inputs":
-        """Makes inputs from the ids of each text, without EOS.
+        """Makes inputs from the ids of each text, excluding EOS.
 
-        `extended` ids default to the plain ids. `width` is S; by default, the length of the longest text with EOS.
+        `extended` ids default to the plain ids. `width` is S; by default, the length of the longest text including EOS.
         """
         ids, mask = _padded(rows, width)
         sentences = _sentences(ids == EOS)
@@ -182,7 +182,8 @@ class Inputs(Rows):
         mask = positions < lengths[:, None]  # (B, S)
         n_features = rows[0].shape[1]
         features = np.zeros((len(rows), width, n_features), dtype=np.float32)  # (B, S, F)
-        # A mask is filled in row-major order: example by example, as the rows are concatenated.
+        # Assigning through a boolean mask fills positions in row-major order, that is, example by example, which
+        # matches the order of the concatenated rows.
         features[mask] = np.concatenate(rows)
         if rows[0].dtype == np.uint8:
             features /= 255
@@ -208,7 +209,7 @@ class Targets(Rows):
 
     @classmethod
     def of_texts(cls, rows: Sequences, extended: Sequences | None = None) -> "Targets":
-        """Makes targets from the ids of each text, without BOS and EOS; `extended` ids default to the plain ids."""
+        """Makes targets from the ids of each text, excluding BOS and EOS; `extended` ids default to the plain ids."""
         ids, mask = _padded(rows)
         shifted = np.full_like(ids, PAD)  # (B, T)
         shifted[:, 0] = BOS
@@ -228,7 +229,7 @@ class Targets(Rows):
 
 
 NEW_WORD = -1
-"""In a prefix, stands for any token that begins a word, or for the end of the text."""
+"""In a prefix, matches any token that begins a word, or the end of the text."""
 
 
 @dataclass(frozen=True)
@@ -240,20 +241,21 @@ class Batch(Rows):
     targets: Targets = ABSENT
     """Texts that the model generates."""
     labels: Tensor = ABSENT
-    """Labels of examples `(B,)`, of positions `(B, S)`, or in the shape `(B, *)` of an objective; -1 means no label."""
+    """Labels of examples `(B,)` or positions `(B, S)`, or an objective's labels `(B, *)`; -1 means no label."""
     alignment: Tensor | None = None
-    """Links between target and source tokens `(B, T, S)`, bool; None without an alignment."""
+    """Links between target and source tokens `(B, T, S)`, bool; None if there is no alignment."""
     prefix: Tensor | None = None
-    """Forced beginnings of the translations: extended ids `(B, P)`, padded with PAD on the right. NEW_WORD may follow
-    the last id."""
+    """Prefixes that the translations must begin with: extended ids `(B, P)`, padded with PAD on the right. NEW_WORD may
+    follow the last id."""
     prompt: Tensor | None = None
     """Texts that a search continues: ids `(B, P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
     """Terms that translations must contain or avoid; see `nmtkit.decoding.constraints.Constraints`."""
     soft: Tensor | None = None
-    """Marks examples with soft attention instead of sampled positions while hard attention is trained: `(B,)`, bool."""
+    """`(B,)`, bool: True for examples that use soft attention instead of sampled positions while hard attention is
+    trained."""
     extras: tuple[Rows, ...] = ()
-    """Data that objectives add for their losses or models, each in a class of its own."""
+    """Data that objectives add for their losses or models; each item has a different class."""
 
     @property
     def size(self) -> int:
@@ -262,7 +264,7 @@ class Batch(Rows):
 
     @property
     def lengths(self) -> Tensor:
-        """Number of input positions of each example `(B,)`, including EOS; 0 without inputs."""
+        """Number of input positions of each example `(B,)`, including EOS; 0 if there are no inputs."""
         if self.inputs is ABSENT:
             return torch.zeros(self.size, dtype=torch.long)  # (B,)
         return self.inputs.lengths
@@ -291,13 +293,13 @@ class Batch(Rows):
 
     @property
     def loss_mask(self) -> Tensor:
-        """True where the model predicts a token, `(B, T)`, or a label, in the shape of `labels`."""
+        """True where the model predicts a token or label; `(B, T)`, or the shape of `labels`."""
         if self.has_targets:
             return self.targets.mask
         return self.labels >= 0
 
     def loss_targets(self, extended: bool = False) -> Tensor:
-        """Returns the ids to predict, target ids or labels, in the shape of `loss_mask`.
+        """Returns the target ids or labels to predict, in the shape of `loss_mask`.
 
         With `extended`, target ids are in the extended vocabulary, for models that copy.
         """
@@ -309,12 +311,12 @@ class Batch(Rows):
 
     @property
     def has_targets(self) -> bool:
-        """Whether the model generates texts."""
+        """Whether the batch has target texts."""
         return self.targets is not ABSENT
 
     @property
     def n_tokens(self) -> int:
-        """Number of predictions: target tokens with EOS, or labels; 0 without either."""
+        """Number of predictions: target tokens including EOS, or labels; 0 if the batch has neither."""
         if not self.has_targets and self.labels is ABSENT:
             return 0
         return int(self.loss_mask.sum())
@@ -338,19 +340,20 @@ class Batch(Rows):
 def _padded(
     rows: Sequences, width: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Appends EOS to each text and pads with PAD; returns ids and mask `(B, S)`.
+    """Appends EOS to each text and pads it with PAD; returns the ids and their mask, `(B, S)` each.
 
-    `width` is S; by default, the length of the longest text with EOS.
+    `width` is S; by default, the length of the longest text including EOS.
     """
-    lengths = row_lengths(rows)  # (B,), without EOS
+    lengths = row_lengths(rows)  # (B,), excluding EOS
     if width is None:
         width = int(lengths.max()) + 1
     positions = np.arange(width)  # (S,)
     mask = positions <= lengths[:, None]  # (B, S), including EOS
-    is_token = positions < lengths[:, None]  # (B, S), without EOS
+    is_token = positions < lengths[:, None]  # (B, S), excluding EOS
     ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, S)
     ids[np.arange(len(rows)), lengths] = EOS
-    # A mask is filled in row-major order: text by text, as the rows are concatenated.
+    # Assigning through a boolean mask fills positions in row-major order, that is, text by text, which matches the
+    # order of the concatenated rows.
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     ids[is_token] = np.concatenate(arrays)
     return ids, mask
@@ -361,7 +364,7 @@ def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
 
     Returns None if every text is one sentence. M below is the number of sentences in all texts.
     """
-    # Text of each sentence and position of its EOS, in reading order.
+    # Text number and EOS position of each sentence, in reading order.
     text, end = np.nonzero(ends)  # (M,) each
     if len(text) == len(ends):
         return None
@@ -370,7 +373,7 @@ def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
     number = np.arange(len(text)) - first_sentence  # (M,): number of the sentence in its text
     previous_end = np.roll(end, 1)  # (M,)
     begin = np.where(number == 0, 0, previous_end + 1)  # (M,)
-    n_words = np.maximum(end - begin, 1)  # (M,): without EOS, unless the sentence has nothing else
+    n_words = np.maximum(end - begin, 1)  # (M,): EOS counts only if the sentence has nothing else
     offsets = np.arange(n_words.max())  # (W,)
     positions = begin[:, None] + offsets + 1  # (M, W), counted from 1
     is_word = offsets < n_words[:, None]  # (M, W)
@@ -391,7 +394,7 @@ def collate(
     features: Sequence[npt.NDArray[np.floating[Any]]] | None = None,
     labels: Sequence[Numbers] | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU from each example's ids, without BOS and EOS, or from its features.
+    """Makes a batch on the CPU from each example's ids, excluding BOS and EOS, or from its features.
 
     Args:
         src: source ids of each example; None to read `features` instead.
@@ -401,7 +404,7 @@ def collate(
         n_oov: largest number of unknown words in an example.
         alignment: links between the tokens of each example as a flat array: source position, target position, source
             position, ...
-        width: S; by default, the length of the longest source with EOS.
+        width: S; by default, the length of the longest source including EOS.
         features: features `(R, F)` of each example.
         labels: labels of each example: an array with one label per source token, or the example's label as `(1, 1)`.
     """

@@ -15,10 +15,10 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
-"""Maximum numbers of tokens in a source and in a target, without EOS; longer texts are truncated."""
+"""Maximum number of tokens in a source and in a target, excluding EOS; longer texts are truncated."""
 Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
-"""Returns the batch that the model reads under a denoising objective. All randomness comes from the generator, which is
-a CPU generator."""
+"""Returns the batch that the model reads under a denoising objective. All randomness comes from the CPU generator that
+is passed in."""
 
 if TYPE_CHECKING:
     BatchTokens = int
@@ -30,18 +30,18 @@ class BatchConfig(Settings):
     """Settings for batching training examples."""
 
     batch_tokens: BatchTokens = 4096
-    """Maximum number of tokens, with padding, on the longer side of a batch: sentences x longest sentence (with EOS). A
-    longer sentence is a batch by itself. auto: as many as fit into memory (found by trial when training starts), but
-    at most 65,536 and at most 1/32 of the text."""
+    """Maximum number of tokens, including padding, on the longer side of a batch: number of sentences x length of the
+    longest one (including EOS). A sentence that exceeds this limit forms a batch of its own. auto: as many as fit into
+    memory (found by trial when training starts), but at most 65,536 and at most 1/32 of the text."""
     batch_size: int | None = Field(default=None, ge=1)
     """Maximum number of sentences in a batch. Default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
-    """Number of randomly drawn sentences that are sorted by length and cut into batches, which are then shuffled. A
-    larger window needs less padding; it should contain many batches."""
+    """Number of randomly drawn sentences that are sorted by length and split into batches, which are then shuffled. A
+    larger window reduces padding; it should contain many batches."""
     group: int = Field(default=1, ge=1)
     """Number of batches of similar length that stay together when batches are shuffled. If this is a multiple of the
-    number of batches that all processes take at a time, no process waits for another with longer sentences; the
-    sentences of an update then have similar lengths, too."""
+    number of batches that all processes together take at a time, no process waits for another one with longer
+    sentences, and the sentences of an update also have similar lengths."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
     """Maximum number of examples that are shuffled together, so that memory does not grow with the corpus. If an epoch
     has more, blocks of 8,192 neighbouring examples are put in random order, and the examples of several blocks are
@@ -49,10 +49,10 @@ class BatchConfig(Settings):
     block_tokens: int | None = Field(default=None, ge=1)
     """Number of tokens in a block of running text, without padding, for tasks whose only column is `tgt`. A batch has
     batch_tokens // block_tokens blocks. Each line is a document, which is not truncated to `data.max_length` and ends
-    with EOS. Validation reads such blocks, too. Default: no blocks; each line is an example."""
+    with EOS. Validation uses blocks, too. Default: no blocks; each line is an example."""
     across_documents: bool = True
-    """Continue a block that reaches the end of a document with the next document. false: the last block of a document
-    is shorter."""
+    """When a block reaches the end of a document, fill it with the next document. false: the last block of a document
+    may be shorter than the others."""
 
     @field_validator("batch_tokens", mode="before")
     @classmethod
@@ -68,7 +68,9 @@ class BatchConfig(Settings):
             return self
         for key in ("batch_size", "block_tokens"):
             if getattr(self, key) is not None:
-                raise ValueError(f"batch_tokens: auto is not possible with {key}; give a number")
+                raise ValueError(
+                    f"batch_tokens: auto cannot be combined with {key}; set a number instead"
+                )
         return self
 
     @property
@@ -78,10 +80,10 @@ class BatchConfig(Settings):
 
 
 def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) -> list[slice]:
-    """Cuts consecutive sentences with these widths `(n,)` into batches.
+    """Splits consecutive sentences of these widths, `(n,)`, into batches.
 
-    The number of cells of a batch, rows x columns, is within the budget, and a batch has at most `max_size` rows. A
-    sentence that is wider than the budget is a batch by itself.
+    A batch has at most `budget` cells (rows x columns) and at most `max_size` rows. A sentence that is wider than the
+    budget forms a batch of its own.
     """
     slices = []
     start = 0
@@ -100,13 +102,13 @@ def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) ->
 
 
 def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches; returns the indices in each.
+    """Sorts sentences by length and splits them into batches; returns the sentence indices of each batch.
 
-    If there are enough sentences, the largest batches are halved until the number of batches is a multiple of
-    `config.group`.
+    `src` and `tgt` are the source and target lengths, `(n,)` each, including EOS. If there are enough sentences, the
+    largest batches are halved until the number of batches is a multiple of `config.group`.
     """
-    # Target length is the primary key. Source lengths ascend for even target lengths and descend for odd ones, so that
-    # neighbours have similar sources even where the target length changes.
+    # The target length is the primary key. Source lengths ascend for even target lengths and descend for odd ones, so
+    # that neighbours have similar source lengths even where the target length changes.
     src_keys = np.where(tgt % 2 == 0, src, -src)  # (n,)
     order = np.lexsort((src_keys, tgt))  # (n,); the last key of `lexsort` is the primary one
     widths = np.maximum(src, tgt)[order].astype(np.int64)  # (n,)
@@ -125,10 +127,10 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
 def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Groups sentences of these lengths, with EOS, into batches of similar length; returns the indices in each batch.
+    """Groups sentences into batches of similar length; returns the sentence indices of each batch.
 
-    A sentence longer than `batch_tokens` is a batch by itself. The longest sentences come first, so that running
-    out of memory happens right away rather than later.
+    `lengths` include EOS. A sentence longer than `batch_tokens` forms a batch of its own. The longest sentences come
+    first, so that memory runs out right away, if at all.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -144,7 +146,8 @@ def load(
 ) -> Batch:
     """Returns a batch of the examples with these numbers, truncated to the limits.
 
-    Unknown target words that occur only in the truncated part of the source become UNK: they can no longer be copied.
+    Unknown target words that occur only in the truncated part of the source become UNK, because they can no longer be
+    copied.
 
     Args:
         store: the split.
@@ -193,7 +196,7 @@ def load(
 
 
 def _links_within(row: Numbers, limits: LengthLimits) -> Numbers:
-    """Drops the links of one example that point to truncated tokens; `row` is a flat array of pairs of positions."""
+    """Drops the links of one example that point to truncated tokens; `row` is a flat array of position pairs."""
     links = row.reshape(-1, 2)  # (L, 2)
     is_within = (links < np.array(limits)).all(axis=1)  # (L,)
     return links[is_within].ravel()
@@ -205,9 +208,9 @@ def widths(
     numbers: Numbers,
     sampled: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Numbers, Numbers]:
-    """Returns the widths of these examples' sources (or features) and of their targets, with EOS, `(n,)` each.
+    """Returns the widths of these examples' sources (or features) and targets, including EOS, `(n,)` each.
 
-    The width of a column that the store does not have is 0. `sampled` is as in `load`.
+    A column that the store does not have has width 0. For `sampled`, see `load`.
     """
     src = "src" if store.has("src") else "features"
     src_widths = _column_widths(store, src, numbers, sampled)
@@ -232,7 +235,7 @@ def _column_widths(
 
 
 def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
-    """Returns the batch after corruption, if there is any; all randomness depends only on the seeds."""
+    """Returns the batch, corrupted if `corrupt` is given; all randomness depends only on the seeds."""
     if corrupt is None:
         return batch
     mixed_seeds = np.random.SeedSequence(seeds)
@@ -245,7 +248,7 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
 def widest_batch(
     store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None
 ) -> Batch:
-    """Returns a batch of the longest examples with at most `batch_tokens` tokens, including padding.
+    """Returns a batch that consists of the longest examples and has at most `batch_tokens` tokens, including padding.
 
     Examples are repeated if the corpus is too small.
     """
@@ -268,7 +271,7 @@ def sorted_batches(
 ) -> Iterator[Batch]:
     """Yields all examples of a store once, sorted by length, in a fixed order; used for the validation loss.
 
-    `batch_tokens` limits the tokens on the longer side, including padding; without `limits` nothing is truncated.
+    `batch_tokens` limits the tokens on the longer side, including padding; without `limits`, nothing is truncated.
     Batches are corrupted in the same way every time.
     """
     numbers = np.arange(len(store))
@@ -295,15 +298,15 @@ class BatchStream(Iterator[Batch]):
     The order depends only on `seed` and epoch. All processes of a run share this single sequence of batches: each
     process loads its share of the batches and skips the rest.
 
-    If there are weights, an epoch contains the examples of each file as often as its weight; for a fractional weight,
-    `seed` and epoch choose the examples. `corrupt` is seeded by (seed, epoch, number of the batch). For the memory, see
-    `EpochOrder`.
+    The weight of a file is the number of times that an epoch contains its examples; `seed` and epoch determine which
+    examples the fractional part of a weight adds. `corrupt` is seeded by (seed, epoch, batch number). For memory usage,
+    see `EpochOrder`.
 
     A batch is planned before it is loaded: its `members` are the data that `_load` needs, here the example numbers.
     """
 
     _resamples_segmentation = False
-    """Whether windows are tokenized only when they are reached; a window must then not depend on those before it."""
+    """Whether windows are tokenized only when they are reached; a window must then not depend on earlier windows."""
 
     def __init__(
         self,
@@ -324,21 +327,21 @@ class BatchStream(Iterator[Batch]):
 
     @property
     def identity(self) -> str:
-        """A hash of the stored examples and their order; a `state()` is valid only for the same identity."""
+        """Hash of the stored examples and their order; a `state()` is valid only for streams with the same identity."""
         if len(self._order) == 1:
             return self._store.identity
         return f"{self._store.identity} in parts of {self._config.shuffle_window}"
 
     def state(self) -> dict[str, Any]:
-        """Returns the position in the stream for `restore`; equal in all processes of a run."""
+        """Returns the position in the stream, for `restore`; it is the same in all processes of a run."""
         return {"epoch": self.epoch, "examples": self._position, "data": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state()`: the next batch is the one that would have come next.
 
         If the batch size has changed, the epoch continues after the same number of examples, or up to one batch later.
-        If the data have changed, the epoch starts again. Raises a CheckpointError if the epoch has fewer examples than
-        the state.
+        If the data have changed, the epoch starts again. Raises a CheckpointError if the epoch now ends before the
+        saved position.
         """
         epoch = state["epoch"]
         position = state["examples"]
@@ -372,11 +375,11 @@ class BatchStream(Iterator[Batch]):
         return load(self._store, members, self._limits)
 
     def _start_epoch(self, epoch: int, skipped: int = 0) -> None:
-        """Moves to the beginning of an epoch, or of the part or window that contains position `skipped`."""
+        """Moves to the beginning of an epoch, or of the part or window in it that contains position `skipped`."""
         self.epoch = epoch
         """Epoch of the next batch, counted from 0."""
         self._position = 0
-        """Amount of the epoch before the next batch, as measured by `_length`."""
+        """Total `_length` of the epoch's batches before the next one."""
         sizes = [len(self._store)]
         if self._weights:
             sizes = self._store.examples_per_file
@@ -392,7 +395,7 @@ class BatchStream(Iterator[Batch]):
         """The next batch: its number in the epoch and its members."""
 
     def _take(self) -> tuple[int, int, Any]:
-        """Moves on by one batch; returns its epoch, its number in the epoch and its members."""
+        """Advances by one batch; returns the batch's epoch, its number in the epoch and its members."""
         epoch = self.epoch
         number, members = self._next_batch
         following = next(self._batches, None)
@@ -404,9 +407,9 @@ class BatchStream(Iterator[Batch]):
         return epoch, number, members
 
     def _batches_of_epoch(self, skipped: int) -> Iterator[tuple[int, Any]]:
-        """Yields number and members of each batch in the epoch.
+        """Yields the number and members of each batch in the epoch.
 
-        Omits the parts (with `_resamples_segmentation` also the windows) that end within the first `skipped` examples.
+        Omits the parts (and with `_resamples_segmentation` the windows) that end within the first `skipped` examples.
         """
         last_part = len(self._order) - 1
         for part in range(len(self._order)):
@@ -416,7 +419,7 @@ class BatchStream(Iterator[Batch]):
             if part < last_part and self._position + length <= skipped:
                 self._position += length
                 continue
-            # Batches can be numbered without counting those of earlier parts.
+            # This numbers the batches without counting those of earlier parts.
             first_number = part << 32
             number = first_number
             begin = 0
@@ -425,7 +428,7 @@ class BatchStream(Iterator[Batch]):
                 end = begin + len(window)
                 window_rng = rng
                 if self._resamples_segmentation:
-                    # First batch number and generator of a window do not depend on earlier windows, so windows can be
+                    # A window's first batch number and generator do not depend on earlier windows, so windows can be
                     # omitted without being tokenized.
                     number = first_number + begin
                     window_rng = rng.spawn(1)[0]
@@ -450,7 +453,7 @@ class BatchStream(Iterator[Batch]):
     def _batches_of_window(
         self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator"
     ) -> list[Any]:
-        """Returns the members of each batch in a window, which starts at index `begin` of its part's items.
+        """Returns the members of each batch in a window that starts at index `begin` of its part's items.
 
         All randomness in the window comes from `rng`.
         """

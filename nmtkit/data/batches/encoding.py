@@ -25,7 +25,7 @@ starting the workers."""
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """A block with the examples that the checker has kept, and these examples in encoded form."""
+    """A block, the examples in it that the checker has kept, and their encoded form."""
 
     block: Block
     decisions: FilterDecisions
@@ -33,9 +33,9 @@ class EncodedBlock:
     encoded: EncodedChunk
 
     def check_and_count(self, split: str, checker: PairChecker) -> Mask:
-        """Counts the block in the checker's report, and checks the lengths of its texts.
+        """Adds the block to the checker's report, and checks the lengths of its texts.
 
-        Returns which examples of the chunk are to be stored, `(n,)`. Must be called once for each block, in order.
+        Returns which examples of the chunk must be stored, `(n,)`. Must be called once for each block, in order.
         """
         encoded = self.encoded
         columns = encoded.columns
@@ -101,20 +101,21 @@ def encode_split(
         folder: folder of the store.
         blocks: all blocks of the split.
         encoder: encoder of this split.
-        checker: the same checker for all splits, train first; decides which pairs to drop and fills the report.
+        checker: the same checker for all splits, the first of which must be train; decides which pairs to drop, and
+            fills the report.
         fingerprint: `input_fingerprint` of the run.
         processes: number of processes that encode text.
-        progress: only for train: records the complete shards. A resumed run does not write them again.
+        progress: only for train: records the complete shards, which a resumed run does not write again.
         notify: receives a message after each shard.
 
     Raises:
-        DataError: no pair is left, or labels or links do not fit the text.
+        DataError: all pairs were dropped, or labels or links do not match the text.
     """
     split = encoder.split
     tokenizers = encoder.tokenizers
     if progress is not None and progress.report is not None:
         # Lazy: the checker judges the skipped pairs when `encode_blocks` reads them. They are not counted again,
-        # because the report of the interrupted run contains them.
+        # because the report of the interrupted run already contains them.
         blocks = _skip_pairs(progress.n_read, blocks, checker)
         checker.report.splits[split] = SplitReport.from_dict(progress.report)
     report = checker.report.splits.setdefault(split, SplitReport())
@@ -139,21 +140,21 @@ def encode_split(
             is_stored = encoded_block.check_and_count(split, checker)  # (n,)
             _write(writer, encoded_block, is_stored, encoder)
         if not report.kept:
-            # Raised within `writer`, which then keeps the earlier store.
+            # Raised inside the `with` block of `writer`, so that an older store is kept.
             remedy = "check the files"
             if split == "train":
                 remedy = "check max_length, max_ratio and the files themselves"
-            raise DataError(f"{split}: none of the {report.read:,} pairs is left; {remedy}")
+            raise DataError(f"{split}: no pair passed the checks ({report.read:,} read); {remedy}")
     return report.kept
 
 
 def _write(
     writer: StoreWriter, encoded_block: EncodedBlock, is_stored: Mask, encoder: PairEncoder
 ) -> None:
-    """Adds to the store the examples of the block's chunk for which `is_stored`, `(n,)`, is True."""
+    """Stores the examples of the block's chunk for which `is_stored`, `(n,)`, is True."""
     block = encoded_block.block
     encoded = encoded_block.encoded
-    # Rows of the block, whereas `is_stored` and all arrays of `encoded` are indexed by rows of the chunk.
+    # Row numbers in the block; `is_stored` and all arrays of `encoded` are indexed by rows of the chunk instead.
     kept_rows = np.flatnonzero(encoded_block.decisions.keep)  # (n,)
     stored_rows = kept_rows[is_stored]  # (stored,)
     n_truncated = {}
@@ -174,12 +175,12 @@ def _write(
 
 
 def _skip_pairs(n_skipped: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
-    """Skips the first pairs of a split, but lets the checker judge them, so that it recognizes their duplicates."""
+    """Skips the first pairs of a split, but lets the checker judge them, so that it recognizes later duplicates."""
     for block in blocks:
         if block.offset >= n_skipped:
             yield block
             continue
-        # Shards end between blocks, but the blocks of this run may begin elsewhere.
+        # Shards end between two blocks, but the blocks of this run may have different boundaries.
         n_skipped_here = min(n_skipped - block.offset, len(block))
         checker.judge(block.slice(0, n_skipped_here))
         if n_skipped_here < len(block):

@@ -20,7 +20,7 @@ from nmtkit.data.tokenizers.vocabulary import UNK, LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.words import token_links, token_spans
 
 UNLIMITED = sys.maxsize
-"""Truncation limit of texts that are not truncated."""
+"""Value of `PairEncoder.truncation_limit` if texts are not truncated."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class EncodedChunk:
     """n encoded examples, ready to be stored."""
 
     n_tokens: Mapping[str, Counts]
-    """Number of tokens in each text *before* truncation, by side, `(n,)`. They reveal which texts are over-long."""
+    """Number of tokens in each text *before* truncation, by side, `(n,)`; shows which texts are over-long."""
     n_unknown: Mapping[str, Counts]
     """Number of unknown tokens in each text *after* truncation, by side, `(n,)`."""
     columns: Mapping[str, RaggedArray]
@@ -120,7 +120,7 @@ class PairEncoder:
     def dtype(self) -> str:
         """Data type of all stored integers: token ids, extended ids, label ids, and positions in links."""
         if self.stores_extended_ids:
-            # Extended ids exceed the vocabulary by up to the number of tokens in a source.
+            # Extended ids exceed the vocabulary size by up to the number of tokens in a source.
             return "<i4"
         # Each size is one more than the largest id or position.
         sizes = [len(tokenizer.vocabulary) for tokenizer in self.tokenizers.values()]
@@ -129,8 +129,8 @@ class PairEncoder:
         has_pairs = len(self.tokenizers) > 1
         if has_pairs:
             # Links consist of positions, which are below the limits if texts are truncated. Otherwise, positions in
-            # over-long texts may be larger and overflow silently, but `PairChecker.check_lengths` drops the pairs of
-            # such texts from train, which is the only split with links.
+            # over-long texts may be larger and overflow silently, but `PairChecker.check_lengths` drops pairs with
+            # over-long texts from train, which is the only split with links.
             sizes.extend(self.config.limits)
         if max(sizes, default=0) <= 1 << 16:
             return "<u2"
@@ -144,7 +144,7 @@ class PairEncoder:
         return src_limit if side == "src" else tgt_limit
 
     def __call__(self, chunk: TextChunk) -> EncodedChunk:
-        """Encodes a chunk; raises a DataError for labels or links that do not fit the text."""
+        """Encodes a chunk; raises a DataError for labels or links that do not match the text."""
         encoder = self
         if any(chunk.languages):
             source, target = chunk.languages
@@ -201,7 +201,7 @@ class PairEncoder:
             n_src_tokens: number of tokens in each source before truncation, `(n,)`; None without sources.
 
         Raises:
-            DataError: a label is unknown, or labels of tokens do not match the number of source tokens.
+            DataError: a label is unknown, or the number of token labels differs from the number of source tokens.
         """
         has_label_per_token = self.label_type == "labels"
         limit = self.truncation_limit("src")
@@ -216,8 +216,8 @@ class PairEncoder:
             ):
                 raise DataError(
                     f"{place}: there are {len(labels)} labels, but the source has {n_src_tokens[index]} tokens; "
-                    "write a label for each token, and set tokenizer.kind to whitespace, so that each word in the file "
-                    "is a token"
+                    "write one label per token, and set tokenizer.kind to whitespace, so that each word in the file is "
+                    "a token"
                 )
             ids = vocabulary.encode(labels, place)
             rows.append(ids[:limit])  # labels of tokens belong to source tokens
@@ -231,7 +231,7 @@ class PairEncoder:
     def _extended_ids(self, chunk: TextChunk) -> dict[str, RaggedArray]:
         """Returns the columns of extended ids for both sides (See et al. 2017, section 2.2).
 
-        Position by position, they belong to the same tokens as the rows of `_token_ids` after truncation.
+        They correspond, position by position, to the rows of `_token_ids` after truncation.
         """
         vocabulary = self.tokenizers.tgt.vocabulary
         targets = chunk.texts.get("tgt")
@@ -267,7 +267,7 @@ class PairEncoder:
             n_tokens: number of tokens in each text before truncation, by side, `(n,)`.
 
         Raises:
-            DataError: a line with links is tokenized differently from its separate words.
+            DataError: a line with links has a different number of tokens from its separately tokenized words.
         """
         spans = {}
         for side, texts in chunk.texts.items():
@@ -305,18 +305,18 @@ class PairEncoder:
 
     @staticmethod
     def _require_same_tokens(spans: Sequence[tuple[int, int]], n_tokens: int, place: str) -> None:
-        """Raises a DataError about `place` if a line has more or fewer tokens than its separate words.
+        """Raises a DataError about `place` if a line has more or fewer tokens than its separately tokenized words.
 
-        Its links would then connect the wrong tokens.
+        The links of the line would then connect the wrong tokens.
 
         Args:
-            spans: the token ranges of the separate words.
+            spans: token ranges of the separately tokenized words.
             n_tokens: number of tokens in the line.
             place: location of the line, for the message.
         """
         n_word_tokens = max((end for _, end in spans), default=0)
         if n_word_tokens != n_tokens:
             raise DataError(
-                f"{place}: the tokenizer does not split the line into the words that its links refer to; separate the "
-                "words with plain spaces"
+                f"{place}: the tokenizer does not split the line into the words that the alignment links refer to; "
+                "separate the words with plain spaces"
             )

@@ -15,7 +15,7 @@ from nmtkit.data.text.checking import SplitReport
 
 
 def input_fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
-    """Returns a hash of the settings and of path, size and modification time of each input file.
+    """Returns a hash of the settings and of the path, size and modification time of each input file.
 
     Raises a DataError if a file is missing.
     """
@@ -32,9 +32,9 @@ def input_fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
 
 @dataclass
 class PreprocessingProgress:
-    """The complete shards of train, after which interrupted preprocessing is resumed.
+    """The complete shards of train, after which interrupted preprocessing resumes.
 
-    The other splits are encoded from their beginning. The caller saves the first state as soon as the tokenizers are
+    The other splits are encoded from the beginning. The caller saves the first state as soon as the tokenizers are
     ready, and deletes the file when all splits are stored.
     """
 
@@ -42,11 +42,11 @@ class PreprocessingProgress:
     fingerprint: str
     """`input_fingerprint` of the run."""
     tokenizer: Mapping[str, str | int]
-    """`DataReport.tokenizer`."""
+    """A copy of `DataReport.tokenizer`."""
     n_shards: int = 0
     """Number of complete shards of train."""
     n_read: int = 0
-    """Number of pairs that were read for these shards."""
+    """Number of pairs read for these shards."""
     report: Mapping[str, Any] | None = None
     """The report on these pairs, a `SplitReport` as a dictionary."""
 

@@ -1,7 +1,7 @@
 """Running text in blocks of a fixed number of tokens: concatenated documents, each followed by EOS.
 
-A block here is a range of positions in this text; it has nothing to do with `nmtkit.data.text.blocks`, which are parts
-of a corpus. Shapes: B blocks, T tokens in the longest block.
+A block here is a range of positions in this text, unlike the blocks in `nmtkit.data.text.blocks`, which are parts of a
+corpus. Shapes: B blocks, T tokens in the longest block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:
-    """Documents cut into blocks of `BatchConfig.block_tokens`.
+    """Documents cut into blocks of `BatchConfig.block_tokens` tokens.
 
     A document of n tokens occupies n+1 positions of the text, for its tokens and EOS. Each position belongs to exactly
     one block. The model's input at a position is the token before it, and BOS at the first position of a document. A
@@ -42,7 +42,7 @@ class RunningText:
         """Determines where blocks begin.
 
         Args:
-            lengths: length of each document without EOS, `(documents,)`.
+            lengths: length of each document, excluding EOS, `(documents,)`.
             read_document: returns the ids of the document with this number.
             config: size of the blocks.
         """
@@ -52,7 +52,7 @@ class RunningText:
         self._config = config
         # The position after the EOS of each document.
         self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,)
-        # A stretch is a part of the text that is cut into blocks by itself: the whole text, or each document.
+        # A stretch is a part of the text that is cut into blocks separately: the whole text or a single document.
         stretch_ends = self._ends
         if config.across_documents:
             stretch_ends = self._ends[-1:]
@@ -83,7 +83,7 @@ class RunningText:
     def batches(self, blocks: Numbers) -> list[Numbers]:
         """Groups blocks into batches: first the full blocks, then the shorter ones, sorted by length.
 
-        Full blocks have batches of their own, which are never padded.
+        Full blocks form separate batches, which are never padded.
         """
         is_full = self.widths(blocks) == self._config.block_tokens  # (n,)
         batches = []
@@ -94,7 +94,7 @@ class RunningText:
         return batches
 
     def load(self, blocks: Numbers) -> Batch:
-        """Returns a batch of these blocks `(B,)`, which has only targets."""
+        """Returns a batch of these blocks, `(B,)`; it has only targets."""
         begins = self._bounds[blocks]  # (B,)
         widths = self.widths(blocks)  # (B,)
         ends = begins + widths  # (B,)
@@ -116,7 +116,8 @@ class RunningText:
         mask = np.arange(widths.max()) < widths[:, None]  # (B, T)
         shifted = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
         ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
-        # Assignment through a mask fills an array in row-major order: block by block, as the pieces are concatenated.
+        # Assigning through a boolean mask fills positions in row-major order, that is, block by block, which matches
+        # the order of the concatenated pieces.
         shifted[mask] = np.concatenate(inputs)
         ids[mask] = np.concatenate(targets)
         target_ids = torch.from_numpy(ids)  # (B, T)
@@ -154,7 +155,7 @@ class RunningText:
 def blocks_in_order(
     store: Store, config: BatchConfig, corrupt: Corruption | None = None
 ) -> Iterator[Batch]:
-    """Yields all documents of a store once, in blocks, in a fixed order; corrupts them in the same way every time."""
+    """Yields batches of blocks that cover each document of a store once; order and corruption never change."""
     text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):
         yield corrupted(text.load(blocks), corrupt, number)
@@ -172,7 +173,7 @@ class BlockStream(BatchStream):
 
     Each epoch puts the documents in a new random order. Each part of an epoch is cut into blocks separately, and its
     blocks are shuffled. Documents are not truncated; `limits` has no effect. Memory: 20 bytes per document and 16 bytes
-    per block in a part of the epoch, and more for a moment while the blocks are determined.
+    per block in a part of the epoch, and temporarily more while the blocks are determined.
     """
 
     @property
@@ -201,8 +202,8 @@ class BlockStream(BatchStream):
     def _length(self, members: _BlockMembers) -> int:
         """Returns the batch's number of tokens.
 
-        An epoch can thus continue after the same number of tokens with another block size, although the blocks then
-        come in another order.
+        Even with a different block size, an epoch can thus continue after the same number of tokens, although the
+        order of the blocks then differs.
         """
         widths = members.text.widths(members.blocks)
         return int(widths.sum())

@@ -27,11 +27,11 @@ class _SampledMembers(NamedTuple):
 
 
 class SampledStream(BatchStream):
-    """A `BatchStream` that samples new tokenizations of the stored text, without alignment links or extended ids.
+    """A `BatchStream` that samples new tokenizations of the stored text; alignment links and copying are unsupported.
 
     The tokenization of a text depends on seed, epoch, example and column and, if weights repeat the example within an
     epoch, on the number of the repetition. It does not depend on the process or on what was read before, so several
-    processes build the same batches, and a resumed training run continues exactly.
+    processes build the same batches, and a resumed training run continues exactly where it stopped.
 
     A window is tokenized when it is reached; its batches consist of texts with similar sampled lengths. Each process
     tokenizes all windows, because it needs these lengths to plan the batches. Memory: 4 bytes per token of a window and

@@ -1,4 +1,4 @@
-"""Memory-mapped flat files of tokenized examples with their manifest: a whole store, or one shard of it."""
+"""Memory-mapped flat files of tokenized examples and their manifest, which form a store or one of its shards."""
 
 import errno
 import zlib
@@ -21,7 +21,7 @@ Ids: TypeAlias = npt.NDArray[Any]
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 VERSION = 1
-"""Version of the storage format; stores in a different version must be preprocessed again."""
+"""Version of the storage format; text stored in a different version must be preprocessed again."""
 
 
 def row_lengths(rows: Sequence[Sized]) -> Counts:
@@ -161,7 +161,7 @@ class Shard:
         return flat
 
     def check_offsets(self) -> None:
-        """Reads all offsets; raises a DataError if they do not fit the values."""
+        """Reads all offsets; raises a DataError if they are inconsistent with the values."""
         for file in self._files:
             if not file.endswith(".offsets"):
                 continue
@@ -207,7 +207,10 @@ class Shard:
         return values in self._files
 
     def lengths(self, column: str, rows: Ids | None = None) -> npt.NDArray[np.int32]:
-        """Returns the lengths of these rows of a column, or of all, `(n,)`; raises a DataError if one is negative."""
+        """Returns the lengths `(n,)` of these rows of a column, or of all rows.
+
+        Raises a DataError if a length is negative.
+        """
         _, offsets_file = column_files(column)
         offsets = self._array(offsets_file)
         if rows is None:

@@ -1,4 +1,4 @@
-"""Random order of an epoch's examples; large epochs come in parts, so that memory does not grow with the corpus."""
+"""Random order of an epoch's examples; large epochs are split into parts to keep memory independent of corpus size."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ many more pages, because the kernel maps 64 KiB at a time."""
 class EpochOrder:
     """The examples of all files in an order that depends only on `seed` and `epoch`.
 
-    `sizes` has the number of examples in each file, `weights` how often an epoch repeats the file.
+    `sizes` holds the number of examples in each file, and `weights` the number of times each file appears in an epoch.
 
-    An epoch of at most `window` examples is a single part and shuffled as a whole. A larger epoch is cut into blocks of
-    neighbouring examples, and the blocks are put in random order. A part then consists of several blocks that together
-    have about `window` examples (or of one block); its examples are shuffled together.
+    An epoch of at most `window` examples forms a single part, which is shuffled as a whole. A larger epoch is cut into
+    blocks of neighbouring examples, and the blocks are put in random order. A part then consists of several blocks with
+    about `window` examples in total, or of a single block; its examples are shuffled together.
 
     Memory: 4 bytes per example of a part (8 if the corpus has more than two billion examples) and 32 bytes per block.
     """
@@ -50,16 +50,16 @@ class EpochOrder:
         return 1 if self._parts is None else len(self._parts)
 
     def part(self, number: int) -> tuple[Numbers, "np.random.Generator"]:
-        """Returns the examples of a part in order, and the generator for all other randomness in the part."""
+        """Returns the examples of a part in random order, and the generator for all other randomness in the part."""
         if self._parts is None:
             return self._whole(), self._rng
-        # Counted from 1: a seed that ends with 0 would equal the seed of the epoch.
+        # Add 1, because NumPy treats the seed (seed, epoch, 0) the same as (seed, epoch), the seed of the epoch itself.
         rng = np.random.default_rng((*self._seeds, number + 1))
         blocks = self._parts[number]  # (K,)
         begins = self._begins[blocks]  # (K,)
         counts = self._ends[blocks] - begins  # (K,)
         shares = self._shares[blocks]  # (K,)
-        # Concatenate the blocks: position p in the part is example p - position of its block + begin of its block.
+        # Concatenate the blocks: position p of the part holds example p - position of its block + begin of its block.
         positions = np.cumsum(counts) - counts  # (K,)
         order = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
         order += np.arange(len(order), dtype=self._dtype)
@@ -73,8 +73,8 @@ class EpochOrder:
     def _cut_into_blocks(self) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
         """Returns the beginning, end and share of each block, `(K,)` each.
 
-        For a file of weight 2.3, each block occurs three times: twice with share 1 and once with share 0.3, so that
-        only that fraction of its examples is taken.
+        For a file of weight 2.3, each block occurs three times: twice with share 1, and once with share 0.3, that is,
+        with only this fraction of its examples.
         """
         begins: list[Numbers] = []
         ends: list[Numbers] = []
@@ -93,7 +93,7 @@ class EpochOrder:
         return np.concatenate(begins), np.concatenate(ends), np.concatenate(shares)
 
     def _whole(self) -> Numbers:
-        """Returns the epoch as a single part."""
+        """Returns all examples of the epoch in random order, as a single part."""
         n_examples = sum(self._sizes)
         examples: Numbers = np.arange(n_examples, dtype=self._dtype)
         files = np.split(examples, np.cumsum(self._sizes))
@@ -106,7 +106,7 @@ class EpochOrder:
                 repeated.append(file[is_taken])
         order = np.concatenate(repeated)
         if len(order) == 0:
-            # No example was chosen, because all weights are small; but an epoch must have at least one batch.
+            # All weights are so small that no example was chosen, but an epoch must have at least one batch.
             order = self._rng.integers(0, n_examples, size=1, dtype=order.dtype)
         self._rng.shuffle(order)
         return order

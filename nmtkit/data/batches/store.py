@@ -3,14 +3,14 @@
 A split consists of a few flat files and a manifest. The manifest is written last: without it there is no store.
 
     NAME.json         manifest: number of examples, size and checksum of each file, fingerprint of the settings
-    NAME.src.ids      all source ids concatenated, without EOS (uint16 if they fit, else int32)
+    NAME.src.ids      all source ids concatenated, excluding EOS (uint16 if they fit, else int32)
     NAME.src.offsets  beginning of each source, and end of the last one: n+1 numbers, int64
     NAME.tgt.ids, NAME.tgt.offsets                   targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
     NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
     NAME.src.text, NAME.src.text.offsets             text in UTF-8, if stored (also for tgt)
     NAME.labels.ids, NAME.labels.offsets             labels: one per example, or one per source token
-    NAME.features, NAME.features.offsets             features, in the data type of their file; offsets count rows
+    NAME.features, NAME.features.offsets             features, in the data type of the input; offsets count rows
 
 For columns whose items are rows (features, and labels of examples, which are rows of width 1), the manifest also
 contains the data type and the width.
@@ -47,7 +47,7 @@ from nmtkit.data.batches.shards import (
 SHARD_EXAMPLES = 500_000
 """Number of examples after which a shard is complete."""
 SHARD_SIZE = 1 << 25
-"""Number of ids and bytes of text after which a shard is complete even if it has fewer examples."""
+"""Total number of ids and bytes of text after which a shard is complete even if it has fewer examples."""
 
 
 def _shard_name(name: str, number: int) -> str:
@@ -89,7 +89,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     Files have temporary names at first. A store with one shard is published when the `with` block ends without an
     error; after an error, an older store remains unchanged. If there are several shards, an older store is removed as
-    soon as the first one is complete.
+    soon as the first shard is complete.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._remove_stale_files()
 
     def _remove_stale_files(self) -> None:
-        """Removes files of an older store with the same name, and of an interrupted write."""
+        """Removes files left by an older store with the same name or by an interrupted write."""
         current = {self._name}
         if self.n_shards:
             current = {_shard_name(self._name, number) for number in range(self.n_shards)}
@@ -279,7 +279,7 @@ class Store:
         self.tgt_size = first_shard.tgt_size
         self._shards = shards
         self._starts = [0, *accumulate(map(len, shards))]
-        """Number of the first example in each shard, followed by the number of all examples."""
+        """Index of the first example of each shard, followed by the total number of examples."""
 
     @classmethod
     def open(cls, folder: Path, name: str) -> "Store":
@@ -287,7 +287,7 @@ class Store:
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
             shard = Shard(folder, name)
-            # If there are several shards, their offsets are too large to be read now; they are checked when used.
+            # The offsets of several shards are too large to be read now, so they are checked when they are used.
             shard.check_offsets()
             return cls(folder, name, [shard])
         n_shards = manifest["shards"]
@@ -307,7 +307,7 @@ class Store:
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Returns whether there is an intact store with this fingerprint; reads all of it, and reports damage."""
+        """Returns whether there is an intact store with this fingerprint; reads the whole store and reports damage."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -315,7 +315,7 @@ class Store:
             store.check()
         except DataError as fault:
             if manifest_path(folder, name).exists():
-                notify(f"{fault} (this is being done now)")
+                notify(f"{fault} (doing so now)")
             return False
         return True
 
@@ -331,12 +331,12 @@ class Store:
         return all(shard.fingerprint == fingerprint for shard in shards)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Raises a DataError if the ids were made with a different vocabulary; a store of unknown vocabulary passes."""
+        """Raises a DataError if the ids are known to come from a different vocabulary."""
         for shard in self._shards:
             if shard.vocabulary not in ("", vocabulary):
                 raise DataError(
-                    f"{self.folder}: {self.name} was made with a different vocabulary from the one that the run has "
-                    "now; copy the right vocabulary back, or remove this folder and preprocess again"
+                    f"{self.folder}: {self.name} was preprocessed with a vocabulary that differs from the current "
+                    "vocabulary of the run; restore the original vocabulary, or remove this folder and preprocess again"
                 )
 
     def check(self) -> None:
@@ -351,7 +351,7 @@ class Store:
 
     @cached_property
     def identity(self) -> str:
-        """A hash of the examples and their order."""
+        """Hash of the examples and their order."""
         files_by_shard = [shard.content for shard in self._shards]
         return bytes_checksum(json.dumps(files_by_shard).encode())
 
@@ -369,7 +369,7 @@ class Store:
         return self._shards[0].has(column)
 
     def lengths(self, column: str, numbers: Ids | None = None) -> npt.NDArray[np.int32]:
-        """Returns the number of ids without EOS, or rows of features, in each of these examples, or in all, `(n,)`."""
+        """Returns the number of ids (excluding EOS) or feature rows in each of these examples, or in all, `(n,)`."""
         if numbers is None:
             return np.concatenate([shard.lengths(column) for shard in self._shards])
         # In ascending order, the numbers in each shard form a contiguous slice.
@@ -392,7 +392,7 @@ class Store:
             longer += int((shard.lengths(side) > limit).sum())
             shard.release()
         if longer:
-            # Includes all truncated texts: they are the longest stored texts.
+            # Truncated texts are already counted, because they are the longest stored texts.
             return longer
         # All stored texts are within the limit, so only truncated texts can have been longer.
         return sum(shard.n_truncated.get(side, 0) for shard in self._shards)
@@ -400,7 +400,7 @@ class Store:
     def ids(self, column: str, number: int) -> Ids:
         """Returns the ids of one example as a read-only view.
 
-        An example's label has the shape `(1, 1)`, its features `(R, F)`.
+        The label of an example has shape `(1, 1)`; features have shape `(R, F)`.
         """
         position = bisect_right(self._starts, number) - 1
         return self._shards[position].row(column, number - self._starts[position])

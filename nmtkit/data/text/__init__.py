@@ -1,1 +1,1 @@
-"""Reads text files and turns them into checked examples, without tensors."""
+"""Reads text files and turns them into checked examples, without using tensors."""

@@ -18,7 +18,7 @@ from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.files import atomic_user_path, write_errors
 
 Link = tuple[int, int]
-"""Source and target position of linked words, counted from 0."""
+"""Positions of the source word and target word that are linked, counted from 0."""
 Links = frozenset[Link]
 """All links of one sentence pair."""
 
@@ -46,7 +46,7 @@ class AlignmentFile:
     """One alignment per sentence pair; in a naacl file, up to the last pair with links."""
     format: AlignmentFormat
     base: int
-    """The number that the file uses for the first word, 0 or 1."""
+    """Number that the file uses for the first word of a sentence: 0 or 1."""
 
     @property
     def base_warning(self) -> str:
@@ -59,8 +59,8 @@ class AlignmentFile:
 # ------------------------------------------------------------------------------------------------------ first words
 
 RARE_SHARE = 0.05
-"""First words are considered hardly ever linked if the number of sentences in which the first word has a link is at
-most this share of the corresponding number for the most frequently linked position."""
+"""First words count as hardly ever linked if the number of sentences in which the first word is linked is at most this
+share of the number for the most frequently linked position."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
@@ -91,7 +91,7 @@ MAX_NAACL_PAIRS = 1_000_000
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
-    """Parses alignments, whose format is detected from the first nonempty line.
+    """Parses alignments; their format is detected from the first nonempty line.
 
     * pharaoh: one line per sentence pair, with links separated by white space. `i-j` is a sure link between source word
       i and target word j, `i?j` or `ipj` a possible one. TALP files have this format too.
@@ -102,7 +102,8 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     Args:
         lines: lines of the file.
         place: name of the file in messages.
-        base: the number that the file uses for the first word. Default: 0 in pharaoh and 1 in naacl files.
+        base: number that the file uses for the first word of a sentence, 0 or 1. Default: 0 for pharaoh and 1 for naacl
+            files.
     """
     texts = [line.strip() for line in lines]
     first_text = next(filter(None, texts), "")
@@ -211,8 +212,8 @@ class SoftAlignment:
     ) -> Links:
         """Returns the links of both directions, combined by `symmetrize`.
 
-        `reverse` is the attention of the reverse model. By default, the backward links come from the columns of this
-        attention.
+        `reverse` is the attention of the reverse model. By default, the backward links are derived from the columns of
+        this attention matrix.
         """
         backward = links_from_attention(self.weights.T) if reverse is None else reverse.links()
         return symmetrize(self.links(), reverse_links(backward), method)
@@ -223,11 +224,11 @@ class SoftAlignment:
 
 
 def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
-    """Converts attention weights `(T,S)`, without the column of EOS, to hard links.
+    """Converts attention weights `(T,S)`, without the EOS column, to hard links.
 
     Without a threshold, each target word is linked to the source word with the largest weight (Luong et al. 2015,
-    section 5.4), or to the first of them if there are ties. With a threshold, it is linked to all source words with at
-    least that weight. A row of zeros yields no link.
+    section 5.4); ties go to the first source word. With a threshold, it is linked to all source words with at least
+    that weight. A row of zeros yields no link.
     """
     if threshold is not None:
         cells = np.argwhere((weights >= threshold) & (weights > 0))
@@ -242,7 +243,7 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
 
 
 WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
-"""Writes the attention of the next pair and, if there is a reverse model, its attention, too."""
+"""Writes the attention for the next pair and, if there is a reverse model, also the attention of that model."""
 
 
 class _JsonWriter:
@@ -302,7 +303,7 @@ def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
     """Opens NAME.json or NAME.npz for writing attention between words; the file appears when the `with` block ends."""
     if path.suffix not in (".json", ".npz"):
         raise DataError(
-            f"{str(path)!r} must end in .json or .npz, the supported formats of attention weights"
+            f"{str(path)!r} must end in .json or .npz, the supported formats for attention weights"
         )
     with ExitStack() as opened:
         # `write_errors` encloses only statements that write the file: other errors in the block have other causes.
@@ -350,19 +351,19 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
-    """Combines the alignments of two directions, both as (source, target) in the forward direction.
+    """Combines the alignments of both directions; all links are (source, target) pairs of the forward direction.
 
     Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
     System Description for the 2005 IWSLT Speech Translation Evaluation":
 
     * intersection, union: the links found in both directions, or in either.
-    * grow-diag: starts with the intersection, visits its links in the order of the source words, and adds each of the
-      eight neighbours of a link that is in the union and whose source *or* target word has no link yet. This is
-      repeated until nothing changes.
-    * grow-diag-final: then adds links, first from the forward, then from the backward direction, whose source *or*
-      target word still has no link; grow-diag-final-and adds only links whose source *and* target word have none.
-    * grow-diag-strict, grow-diag-final-strict: an added link must join a source *and* a target word without links. The
-      alignment scripts of Zenkel et al. 2019 call these methods grow-diagonal and grow-diagonal-final.
+    * grow-diag: starts with the intersection and visits its links in the order of the source words. Of the eight
+      neighbours of each link, it adds those that are in the union and whose source *or* target word has no link yet.
+      This is repeated until nothing changes.
+    * grow-diag-final: then adds links, first from the forward and then from the backward direction, if their source
+      *or* target word still has no link; grow-diag-final-and adds links only if neither word has one.
+    * grow-diag-strict, grow-diag-final-strict: a link is added only if neither its source nor its target word has a
+      link. The alignment scripts of Zenkel et al. 2019 call these methods grow-diagonal and grow-diagonal-final.
     """
     intersection = forward & backward
     union = forward | backward
@@ -376,7 +377,7 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     linked_targets = {target for _, target in links}
 
     def add(source: int, target: int, both_free: bool) -> bool:
-        """Adds a link of the union if one of its words (with `both_free`, each of them) has no link yet.
+        """Adds a link from the union if either of its words, or both if `both_free` is set, is still unlinked.
 
         Returns whether the link was added.
         """

@@ -23,9 +23,9 @@ from nmtkit.data.text.hashes import HashSet, Mask, SoughtHashes
 from nmtkit.data.text.normalization import TextForms
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
-"""The summary of a report omits lower rates of unknown tokens."""
+"""The summary of a report omits rates of unknown tokens below this value."""
 HIGH_UNKNOWN_RATE = 0.2
-"""From this rate of unknown tokens on, training is hardly useful, and the user is warned."""
+"""Minimum rate of unknown tokens at which the user is warned that training is hardly useful."""
 MAX_SAMPLED_HASHES = 8_000_000
 """If duplicates are not dropped, they are counted in a sample of at most this many training pairs."""
 
@@ -54,8 +54,7 @@ class FaultCount:
 class SplitReport:
     """Counts for one split: pairs read and kept, and the tokens of the kept pairs, without EOS.
 
-    A dropped pair is counted under the first fault that applies. The names of the fields are the keys of the JSON
-    report.
+    A dropped pair is counted under the first fault that applies. The field names are the keys in the JSON report.
     """
 
     read: int = 0
@@ -73,14 +72,14 @@ class SplitReport:
     links: int | None = None
     """Number of links between tokens; None without an alignment."""
     findings: dict[str, FaultCount] = field(default_factory=dict)
-    """Faults: their counts by name, which is `FaultKind.preprocessing_name`."""
+    """Counts of faults, by `FaultKind.preprocessing_name`."""
 
     def add_fault(self, kind: FaultKind, line_numbers: LineNumbers, action: Action) -> None:
         """Counts pairs with a certain fault.
 
         Args:
             kind: the fault.
-            line_numbers: line numbers of the pairs, ascending; later calls must have larger ones.
+            line_numbers: line numbers of the pairs, in ascending order; later calls must pass larger numbers.
             action: how the pairs are handled; the same for all pairs of a split with this fault.
         """
         if not len(line_numbers):
@@ -154,7 +153,7 @@ class SplitReport:
 
 @dataclass
 class DataReport:
-    """Report on a corpus: its splits and its tokenizer. The names of the fields are the keys of the JSON report."""
+    """Report on a corpus: its splits and its tokenizer. The field names are the keys in the JSON report."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
@@ -164,7 +163,7 @@ class DataReport:
     """Checksums by split and path."""
 
     def one_line_summary(self) -> str:
-        """Returns pairs, tokens per pair, unknown tokens, faulty pairs that were kept, and tokenizer, all in one line.
+        """Returns one line with pairs, tokens per pair, unknown tokens, faulty pairs that were kept, and tokenizer.
 
         If pairs were dropped or truncated, the line refers to a table that the caller prints below it.
         """
@@ -183,7 +182,7 @@ class DataReport:
         return "; ".join(parts)
 
     def _unknown_rates(self, columns: Sequence[str]) -> str:
-        """Returns the rates of unknown tokens of all splits in which they are not negligible."""
+        """Returns the rates of unknown tokens, for all splits in which they are not negligible."""
         descriptions = []
         for name, split in self.splits.items():
             rates = [split.unknown_rate(side) for side in columns]
@@ -208,7 +207,7 @@ class DataReport:
     def _tokenizer_summary(self, columns: Sequence[str]) -> str:
         sizes = [f"{self.tokenizer[f'{column}_size']:,}" for column in columns]
         distinct_sizes = "/".join(dict.fromkeys(sizes))  # equal sizes are shown once
-        text = f"{self.tokenizer['kind']} tokenizer of {distinct_sizes}"
+        text = f"{self.tokenizer['kind']} tokenizer with {distinct_sizes} tokens"
         pairs_used = self.tokenizer["pairs_used"]
         pairs = self.tokenizer["pairs"]
         if pairs_used != pairs:
@@ -228,11 +227,11 @@ class DataReport:
             for side, side_name in (("src", "source"), ("tgt", "target")):
                 rate = split.unknown_rate(side)
                 if rate >= HIGH_UNKNOWN_RATE:
-                    descriptions.append(f"{rate:.1%} of the {side_name} tokens of {name}")
+                    descriptions.append(f"{rate:.1%} of the {side_name} tokens in {name}")
         return ", ".join(descriptions)
 
     def faults(self) -> list[tuple[str, str, FaultCount]]:
-        """Returns the name of the split, the name of the fault and the count for each fault of each split."""
+        """Returns the name of the split, the name of the fault and the count for each fault in each split."""
         faults = []
         for split_name, split in self.splits.items():
             for fault_name, fault in split.findings.items():
@@ -244,7 +243,7 @@ class DataReport:
 
 
 class FoundFault(NamedTuple):
-    """A kind of fault, with the pairs of a block that have it."""
+    """A kind of fault, and the pairs in a block that have this fault."""
 
     kind: FaultKind
     line_numbers: LineNumbers
@@ -267,9 +266,9 @@ class PairChecker:
 
     Order of calls: first `register` each block of the valid and test splits. Then call `judge`, `add_to_report` and,
     once the texts are tokenized, `check_lengths` for each block, beginning with the training split. `judge` may run
-    several blocks ahead of the other two, so it returns its decisions instead of counting them.
+    several blocks ahead of the other two methods, so it returns its decisions instead of counting them.
 
-    The caller adds to the report what it stores: kept pairs, tokens and links (see `EncodedBlock.check_and_count`).
+    The caller adds the kept pairs, tokens and links to the report (see `EncodedBlock.check_and_count`).
 
     Memory: 8 bytes per training pair (about 20 while the set grows, see `HashSet`), and 18 per pair of the other splits
     (two hashes with a mark each). If duplicates are not dropped and there are more than `MAX_SAMPLED_HASHES` training
@@ -289,7 +288,7 @@ class PairChecker:
             config: the filters.
             report: receives all counts.
             need_references: whether an empty target outside the training split is an error, because metrics compare
-                outputs with it.
+                outputs with targets.
             forms: see `Block.hashes`; pairs are duplicates if their texts have the same form.
         """
         self.config = config
@@ -307,8 +306,8 @@ class PairChecker:
         if one_in == 1:
             return ""
         return (
-            f"to save memory, the number of duplicates in train is estimated from one in {one_in} pairs; set "
-            "data.drop_duplicates to find all of them, which takes 8 to 20 bytes per pair"
+            f"to save memory, the number of duplicates in train is estimated from one in {one_in} pairs; to find all "
+            "duplicates, set data.drop_duplicates, which requires 8 to 20 bytes of memory per pair"
         )
 
     def register(self, block: Block) -> None:
@@ -318,10 +317,10 @@ class PairChecker:
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
-        """Finds the faults of the next block: empty sides, duplicates in train, and overlap of other splits with train.
+        """Finds faults in the next block: empty sides, duplicates in train, and overlap of other splits with train.
 
-        Each training block must be judged exactly once and in order, because its pairs are recorded: later pairs are
-        compared with them.
+        Each training block must be judged exactly once and in order, because its pairs are recorded for comparison with
+        later pairs.
         """
         if block.split == "train":
             return self._judge_train(block)
@@ -334,7 +333,7 @@ class PairChecker:
         # The matches are needed only later, when `_judge_other_split` calls `was_matched`.
         self._other_sources.mark_matches(hashes.src[keep])
         self._other_pairs.mark_matches(hashes.pairs[keep])
-        # Read before `add`, which may halve the sample for later pairs. If duplicates are dropped, it is always 1.
+        # Read before `add`, which may halve the sample for later pairs. Always 1 if duplicates are dropped.
         one_in = self._train_pairs.one_in
         is_duplicate = np.zeros_like(keep)
         is_duplicate[keep] = self._train_pairs.add(hashes.pairs[keep])
@@ -384,14 +383,14 @@ class PairChecker:
         """Counts pairs that are too long or too uneven in length; returns which examples are kept, `(n,)`.
 
         Examples are dropped from the training split only. A pair that is dropped as too long is not counted as uneven,
-        but a pair that is kept or truncated may be counted as both. `add_to_report` must have been called for this
-        split before.
+        but a pair that is kept or truncated may be counted as both. `add_to_report` must already have been
+        called for this split.
 
         Args:
             split: name of the split.
             line_numbers: line number of each example, `(n,)`.
-            n_tokens: number of tokens in each text before truncation, without EOS, by side, `(n,)`; both checks use
-                them. With `over_long: truncate` the caller truncates texts that are too long.
+            n_tokens: number of tokens in each text, by side, `(n,)`, before truncation and without EOS; used by both
+                checks. With `over_long: truncate`, the caller truncates texts that are too long.
         """
         split_report = self.report.splits[split]
         config = self.config

@@ -11,32 +11,32 @@ from nmtkit.core.settings import Field, Settings, field_validator, model_validat
 from nmtkit.data.text.files.names import require_encoding, text_path
 
 COLUMNS = ("src", "tgt", "labels", "features")
-"""Columns of an example. Each of them may have its own files."""
+"""Columns of an example. Each column may have its own files."""
 TEXT_COLUMNS = COLUMNS[:2]
 LINE_ALIGNED_COLUMNS = (*COLUMNS, "alignment", "src_words", "tgt_words")
 """Settings of `SplitFiles` for files in which line n belongs to example n."""
 FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
-"""Settings of `SplitFiles` for files or folders."""
+"""Settings of `SplitFiles` that name files or folders."""
 
 
 LANGUAGE_KEYS = ("src_lang", "tgt_lang")
 _CORPUS_KEYS = ("weight", "tag", *LANGUAGE_KEYS, "temperature", "encoding")
-"""Keys that may differ between the corpora of a list, and that some of them may lack."""
+"""Keys that need not be set for every corpus in a list. Except for `temperature`, their values may differ."""
 
 
 def language_tag(language: str) -> str:
-    """Returns the token that selects the target language if it precedes the source (Johnson et al. 2017, section 3)."""
+    """Returns the token that precedes a source to select the target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
 
 def language_of_tag(tag: str) -> str:
-    """Returns the language of a tag that `language_tag` could have made; "" for other tags."""
+    """Returns the language in a language tag such as <2de>; "" for other tags."""
     language = tag[2:-1]
     return language if tag == language_tag(language) else ""
 
 
 def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
-    """Returns the encoding of each file of a corpus; the setting may be one encoding for all files."""
+    """Returns the encoding of each file in a corpus whose `encoding` may be a single name for all files."""
     encoding = corpus.get("encoding") or {}
     if isinstance(encoding, dict):
         return encoding
@@ -56,7 +56,10 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def joined_corpora(value: Any) -> Any:
-    """Joins a list of corpora into one group of settings for the whole split. Other values are returned unchanged."""
+    """Joins a list of corpora into one group of settings for the whole split.
+
+    If `value` is a single corpus, only its languages are expanded to lists. Other values are returned unchanged.
+    """
     if isinstance(value, dict):
         return _with_languages_of_files(value)
     if (
@@ -88,7 +91,7 @@ def joined_corpora(value: Any) -> Any:
         tags += [corpus.get("tag", "")] * file_count
         for key in LANGUAGE_KEYS:
             languages[key] += [corpus.get(key, "")] * file_count
-    # All keys are set, so that they replace the values of an extended recipe.
+    # Set all of these keys, even if they are empty, so that they override the values of an extended recipe.
     joined["encoding"] = encodings or ""
     joined["temperature"] = temperature
     joined["tags"] = tags if any(tags) else []
@@ -103,14 +106,16 @@ def _require_joinable(corpora: list[dict[str, Any]]) -> None:
     temperatures = [corpus["temperature"] for corpus in corpora if "temperature" in corpus]
     if any(temperature != temperatures[0] for temperature in temperatures):
         raise ValueError(
-            "`temperature` must be the same for all corpora of a list; set it in only one of them"
+            "the corpora in this list set different values for `temperature`, which applies to the whole list; set it "
+            "in only one corpus"
         )
     shared_keys = [key for key in corpora[0] if key not in _CORPUS_KEYS]
     for corpus in corpora:
         keys = {*corpus} - {*_CORPUS_KEYS}
         if keys != {*shared_keys} or keys & {"weights", "tags", "directions"}:
             raise ValueError(
-                f"all corpora of a list must have the same keys; only these may be missing: {', '.join(_CORPUS_KEYS)}"
+                "all corpora in a list must set the same keys, except for the optional keys "
+                f"{', '.join(_CORPUS_KEYS)}; weights, tags and directions are not allowed"
             )
         for key in ("tag", *LANGUAGE_KEYS):
             if not isinstance(corpus.get(key, ""), str):
@@ -119,11 +124,11 @@ def _require_joinable(corpora: list[dict[str, Any]]) -> None:
                 )
         for key in shared_keys:
             if key not in FILE_KINDS and corpus[key] != corpora[0][key]:
-                raise ValueError(f"`{key}` must be the same for all corpora of a list")
+                raise ValueError(f"`{key}` must be the same in all corpora in the list")
 
 
 def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
-    """Expands a language that is set for all files of a split to a list with one item per file."""
+    """Expands a language that is set for a whole split into a list with one item per file."""
     file_count = 1
     for kind in FILE_KINDS:
         if isinstance(files.get(kind), list):
@@ -138,7 +143,7 @@ def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
 def language_tags(files: dict[str, Any]) -> dict[str, Any]:
     """Replaces a split's languages with tags such as <2de>, for models trained with nmtkit.
 
-    `files` is a result of `joined_corpora`. If there are tags for languages already, none are added.
+    `files` is a result of `joined_corpora`. If any file already has a language tag, no tags are added.
     """
     sources = files.get("src_lang") or []
     targets = files.get("tgt_lang") or []
@@ -164,7 +169,7 @@ def language_tags(files: dict[str, Any]) -> dict[str, Any]:
 
 
 def language_directions(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
-    """Returns each file's direction, such as en-de; an empty list if no language is given."""
+    """Returns each file's direction, such as en-de; an empty list if no languages are set."""
     directions = []
     for pair in zip_longest(sources, targets, fillvalue=""):
         names = [language for language in pair if language]
@@ -173,75 +178,79 @@ def language_directions(sources: Sequence[str], targets: Sequence[str]) -> list[
 
 
 class SplitFiles(Settings):
-    """Files of one split: one file per column, a JSONL file, or folders of stories.
+    """Files of one split: files for each column, JSONL files, or folders of stories.
 
-    If a column has more than one file, they are read one after the other. A split may also be a list of such groups of
-    files, which are called corpora.
+    If a column has several files, they are read one after another. A split may also be a list of such groups of files,
+    called corpora.
     """
 
     src: list[str] = Field(default_factory=list)
-    """Source text, one sentence per line. Here and in all other text settings, FILE#COLUMN refers to a column of a
-    table (pairs.csv#English, pairs.tsv#1), a language of a TMX file (memory.tmx#en) or a field of JSON lines
+    """Source text, one sentence per line. Here and in all other settings for text files, FILE#COLUMN refers to a column
+    in a table (pairs.csv#English, pairs.tsv#1), a language in a TMX file (memory.tmx#en) or a field in a JSONL file
     (data.jsonl#translation.en)."""
     tgt: list[str] = Field(default_factory=list)
-    """Target text. Line n is the translation of line n in the source. A test set may have no targets."""
+    """Target text. Line n is the translation of source line n. A test set does not need targets."""
     labels: list[str] = Field(default_factory=list)
-    """Labels. Line n contains one label for example n, or one label for each word of it, separated by white space."""
+    """Labels. Line n contains one label for example n, or one label for each of its words, separated by white space."""
     features: list[str] = Field(default_factory=list)
-    """Rows of float16 or float32 numbers: .npy files of shape (n, F) or (n, R, F), or .npz files with one array (R, F)
-    or (F,) per example. These arrays are ordered by name if the names are 0, 1, 2, ..., otherwise as in the file. Or
-    images of equal size: .npy or .npz files of shape (n, height, width, 3) in uint8, or .txt files that list the paths
-    of images, one per line, relative to the folder of the .txt file."""
+    """Feature vectors in float16 or float32: .npy files of shape (n, F) or (n, R, F), or .npz files with one array of
+    shape (R, F) or (F,) per example. Arrays named 0, 1, 2, ... are read in numerical order, others in the order of the
+    file. Alternatively, images of equal size: .npy or .npz files with a uint8 array of shape (n, height, width, 3), or
+    .txt files with one image path per line, relative to the folder of the .txt file."""
     jsonl: list[str] = Field(default_factory=list)
-    """Instead of one file per column: one JSON object per line, with a source and a target. For examples with labels or
-    an alignment, specify each column instead: `src: data.jsonl#text`, `labels: data.jsonl#label`."""
+    """JSONL files, used instead of one file per column: each line is a JSON object with a source and a target. If there
+    are labels or alignments, specify each column instead: `src: data.jsonl#text`, `labels: data.jsonl#label`."""
     src_field: str = "src"
-    """jsonl: the key of the source, such as text, or translation.en for a key in a nested object. Its value is a
-    string, or a list of strings, which are joined by spaces. If the key is empty, the examples have no source."""
+    """jsonl: key of the source, such as text, or translation.en for a key in a nested object. The value is a string, or
+    a list of strings, which are joined with spaces. If the key is empty, the examples have no source."""
     tgt_field: str = "tgt"
-    """jsonl: the key of the target. If the key is empty, the examples have no target."""
+    """jsonl: key of the target. If the key is empty, the examples have no target."""
     alignment: list[str] = Field(default_factory=list)
-    """Pharaoh files, one per file of src: in train for guided training, in test for evaluating the model's alignments.
-    Line n contains the links of pair n in the form i-j, for source word i and target word j, counted from
-    alignment_base; it is empty if pair n has no links. Words are separated by white space."""
+    """Word alignments in Pharaoh format, one file for each src file: in train for guided training, in test for
+    evaluating the model's alignments. Line n contains the links of pair n, where i-j links source word i to target word
+    j, counted from alignment_base. The line is empty if the pair has no links. Words are separated by white space."""
     src_words: list[str] = Field(default_factory=list)
-    """The lines of src, split into the words that the alignment refers to, if src itself is split differently."""
+    """Files with the lines of src, split into the words that the alignment refers to. Needed only if src is split
+    differently."""
     tgt_words: list[str] = Field(default_factory=list)
-    """The lines of tgt, split into the words that the alignment refers to, if tgt itself is split differently."""
+    """Files with the lines of tgt, split into the words that the alignment refers to. Needed only if tgt is split
+    differently."""
     alignment_base: Literal[0, 1] | None = None
-    """The number that the links use for the first word. Default: 0; but if the links for training seem to count from 1,
-    it must be set."""
+    """Number that the links use for the first word of a sentence: 0 or 1. Default: 0, but the setting is required if
+    the links for training seem to use 1."""
     stories: list[str] = Field(default_factory=list)
-    """Instead of src and tgt: folders of .story files in the CNN/DailyMail format, an article followed by the sentences
-    of its summary, each after a line `@highlight`."""
+    """Folders of .story files in CNN/DailyMail format, used instead of src and tgt. Each file contains an article and
+    its summary; each sentence of the summary follows a line `@highlight`."""
     story_lists: list[str] = Field(default_factory=list)
-    """stories: files that list the split's stories, one per line: the name of a story's file, or the address of its web
-    page, whose SHA-1 sum is the file name. Default: all files in the folders, sorted by name."""
+    """stories: files that list the split's stories, one per line, by file name or by the URL of the web page (the file
+    name is then the SHA-1 hash of the URL). Default: all files in the folders, sorted by name."""
     weights: list[Annotated[float, Field(gt=0, le=10_000)]] = Field(default_factory=list)
-    """In train, one number per file of a column, JSONL file or folder of stories: how often its pairs are read per
-    epoch. 2: twice. 0.25: a quarter of them, sampled anew for each epoch. 1.5: all of them once, and half of them a
-    second time. The tokenizer is trained with the same weights. Default: 1 for all."""
+    """Only for train: how often each pair is read per epoch, with one number for each column file, JSONL file or folder
+    of stories. 2: twice. 0.25: a quarter of the pairs, resampled every epoch. 1.5: all pairs once, and half of
+    them again. The tokenizer is trained with the same weights. Default: 1 for all."""
     temperature: float = Field(default=1.0, ge=1.0, le=10_000)
-    """In train, instead of weights: temperature T. A file of n examples gets a share of the epoch in proportion to
-    n^(1/T), so that small files are read more often. 1: each example is read once. 5 is a common choice for many
-    languages (Arivazhagan et al. 2019, section 4.2). The tokenizer is trained without this weighting."""
+    """Only for train, as an alternative to weights: temperature T. A file's share of the epoch is proportional to
+    n^(1/T), where n is its number of examples, so small files are read more often. 1: each example is read once. 5 is a
+    common choice for many languages (Arivazhagan et al. 2019, section 4.2). The tokenizer is trained without this
+    weighting."""
     tags: list[str] = Field(default_factory=list)
-    """One string per file of src, JSONL file or folder of stories: special tokens, separated by spaces, that the model
-    reads before each source, such as <2de> for the target language (Johnson et al. 2017) or <BT> for back-translations
-    (Caswell et al. 2019). "" means none. Tags are added to the `specials` of a newly trained tokenizer."""
+    """Special tokens that the model reads before each source, such as <2de> for the target language (Johnson et al.
+    2017) or <BT> for back-translations (Caswell et al. 2019): one string for each src file, JSONL file or folder of
+    stories, with tokens separated by spaces. Use "" for a file without tags. A newly trained tokenizer includes the
+    tags in its `specials`."""
     src_lang: list[str] = Field(default_factory=list)
-    """Language of the sources, or a list of languages, one per file of src, JSONL file or folder of stories. For an
-    imported multilingual model, the language's token, such as eng_Latn."""
+    """Source language, or a list of languages: one for each src file, JSONL file or folder of stories. For an imported
+    multilingual model, use the language's token, such as eng_Latn."""
     tgt_lang: list[str] = Field(default_factory=list)
-    """Language of the targets, or a list, as for src_lang. For an imported multilingual model, the language's token,
-    such as fra_Latn. For other models, `de` becomes the tag <2de>."""
+    """Target language, or a list of languages, as for src_lang. For an imported multilingual model, use the language's
+    token, such as fra_Latn. For other models, `de` becomes the tag <2de>."""
     directions: list[str] = Field(default_factory=list)
-    """One translation direction per file of src, JSONL file or folder of stories, such as en-de. Validation and test
-    scores are also reported by direction. "" means that a file has none."""
+    """Translation directions, such as en-de: one for each src file, JSONL file or folder of stories. Validation and
+    test scores are also reported for each direction. Use "" for a file without a direction."""
 
     encoding: str | dict[str, str] = ""
-    """Encoding of the text if it is not UTF-8: a name that Python knows, such as cp1252, koi8-r, shift_jis or utf-16;
-    or a mapping from files that are not UTF-8 to their encodings: {train.fr: cp1252}."""
+    """Encoding of the text if it is not UTF-8: any encoding that Python supports, such as cp1252, koi8-r, shift_jis or
+    utf-16, or a mapping from the files that are not UTF-8 to their encodings: {train.fr: cp1252}."""
 
     @model_validator(mode="before")
     @classmethod
@@ -276,15 +285,15 @@ class SplitFiles(Settings):
         forms = [has_columns, bool(self.jsonl), bool(self.stories)]
         if forms.count(True) != 1:
             raise ValueError(
-                "give either src (and tgt), or jsonl, or stories; to undo a setting of the extended recipe, use an "
-                "empty list, for example `jsonl: []`; to omit the test set, use `--set data.test=null`, or "
-                "`test: null` in the recipe"
+                "specify exactly one of the following: column files (src, tgt, labels or features), jsonl, or stories; "
+                "to unset a key inherited from another recipe (`extends`), use an empty list, for example `jsonl: []`; "
+                "to omit the test set, use `--set data.test=null`, or `test: null` in the recipe"
             )
         if not has_columns and any(getattr(self, kind) for kind in LINE_ALIGNED_COLUMNS):
             raise ValueError(
-                "tgt, labels, features, alignment, src_words and tgt_words can be combined only with src; jsonl and "
-                "stories already contain both sides (for jsonl: src_field and tgt_field). To combine such columns with "
-                "a JSONL file, give every column as FILE#KEY"
+                "tgt, labels, features, alignment, src_words and tgt_words cannot be combined with jsonl or stories, "
+                "which already contain both sides (for jsonl: src_field and tgt_field). To use other columns together "
+                "with a JSONL file, remove `jsonl` and specify every column, for example `src: FILE#KEY`"
             )
         return self
 
@@ -292,7 +301,7 @@ class SplitFiles(Settings):
     def _files_fit_together(self) -> "SplitFiles":
         if self.has_links and not {*TEXT_COLUMNS} <= {*self.columns}:
             raise ValueError(
-                "alignment: the links connect words of src and tgt; set both, or remove alignment"
+                "alignment: links connect words in src to words in tgt; set src and tgt, or remove alignment"
             )
         if self.story_lists and not self.stories:
             raise ValueError(
@@ -318,13 +327,13 @@ class SplitFiles(Settings):
     def _settings_fit_files(self) -> "SplitFiles":
         if self.weights and self.story_lists:
             raise ValueError(
-                "`weights` apply to folders of stories, but `story_lists` select from all folders together; remove one "
-                "of them"
+                "`weights` applies to individual folders of stories, but `story_lists` selects from all folders "
+                "together; remove one of these settings"
             )
         if self.temperature != 1 and (self.weights or self.story_lists):
             raise ValueError(
-                "`temperature` computes weights from the sizes of the files; remove `weights` and `story_lists`, or "
-                "`temperature`"
+                "`temperature` computes weights from file sizes and cannot be combined with `weights` or "
+                "`story_lists`; remove `temperature`, or remove the others"
             )
         if any(self.tags) and "src" not in self.columns:
             raise ValueError(
@@ -344,10 +353,10 @@ class SplitFiles(Settings):
         return tuple(name for name in COLUMNS if getattr(self, name))
 
     def epoch_weights(self, sizes: Sequence[int]) -> list[float]:
-        """Returns how often the examples of each file are read per epoch; an empty list if they are read once.
+        """Returns how often each file's examples are read per epoch; an empty list if all examples are read once.
 
-        With a temperature T, a file of n examples gets a share of the epoch in proportion to n^(1/T); the size of the
-        epoch is still the number of all examples (Arivazhagan et al. 2019, section 4.2).
+        With a temperature T, the share of a file with n examples is proportional to n^(1/T); the size of the epoch is
+        still the total number of examples (Arivazhagan et al. 2019, section 4.2).
         """
         if self.temperature == 1:
             return self.weights
@@ -367,7 +376,7 @@ class SplitFiles(Settings):
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """Source and target language of each file; an empty list if none are given."""
+        """Source and target language of each file; an empty list if no languages are set."""
         return [*zip_longest(self.src_lang, self.tgt_lang, fillvalue="")]
 
     @property
@@ -376,19 +385,19 @@ class SplitFiles(Settings):
         return bool(self.alignment)
 
     def texts(self) -> list[str]:
-        """Returns the files of all columns, or the folders of stories."""
+        """Returns the files of all columns, the JSONL files, or the folders of stories."""
         return [*self.src, *self.tgt, *self.labels, *self.features, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
         """Returns all files and folders without repetitions; FILE#COLUMN counts as FILE."""
-        paths: dict[str, None] = {}  # a set that keeps the order
+        paths: dict[str, None] = {}  # used as an ordered set
         for kind in FILE_KINDS:
             for path in getattr(self, kind):
                 paths[text_path(path)] = None
         return list(paths)
 
     def resolved(self, folder: str) -> "SplitFiles":
-        """Returns the same settings, in which relative paths are resolved in `folder` if the file exists there."""
+        """Returns a copy in which each path is resolved relative to `folder` if the file exists there."""
 
         def resolve(path: str) -> str:
             resolved = os.path.join(folder, path)
@@ -410,38 +419,38 @@ class DataConfig(Settings):
     folder: str = ""
     """Folder for relative paths. Files that do not exist there are looked up in the current folder."""
     train: SplitFiles
-    """Pairs for training. May also be a list of corpora, each of which may have a `weight`, a `tag` and the languages
-    `src_lang` and `tgt_lang`: `tgt_lang: de` adds the tag <2de>."""
+    """Training pairs, or a list of corpora, each with an optional `weight`, `tag`, `src_lang` and `tgt_lang`:
+    `tgt_lang: de` adds the tag <2de>."""
     valid: SplitFiles | None = None
     """Pairs for validation during training."""
     test: SplitFiles | None = None
-    """Pairs to translate and score after training. null means no test set, for example --set data.test=null if the
+    """Pairs to translate and score after training. Use null for no test set, for example --set data.test=null if the
     extended recipe has one."""
     max_length: int = Field(default=256, ge=1)
     """Maximum number of tokens in a text of a training example. Longer texts are handled according to `over_long`."""
     max_tgt_length: int | None = Field(default=None, ge=1)
     """Maximum number of tokens in a target. Default: max_length."""
     over_long: Literal["drop", "truncate"] = "drop"
-    """What happens to texts longer than max_length. drop: leave their pairs out of training. truncate: shorten the
-    texts to max_length, in all splits; a truncated target still ends with EOS."""
+    """How to handle texts longer than max_length. drop: leave their pairs out of training. truncate: shorten the texts
+    to max_length, in all splits; truncated targets still end with EOS."""
     max_ratio: float | None = Field(default=None, gt=1.0)
-    """Maximum ratio of the number of tokens on the longer side to that on the shorter side. Pairs with a larger ratio
-    are left out of training. Default: no limit."""
+    """Maximum ratio of the longer side's token count to the shorter side's. Pairs with a larger ratio are left out of
+    training. Default: no limit."""
     drop_duplicates: bool = False
-    """Leave repeated pairs out of training; only the first of them is used."""
+    """Leave repeated pairs out of training, except for the first occurrence."""
 
     @model_validator(mode="after")
     def _settings_fit_splits(self) -> "DataConfig":
         if self.valid is not None and self.valid.has_links:
             raise ValueError(
-                "valid: alignments can be set only for train, to guide training, and for test, to be evaluated; remove "
-                "`alignment` from valid"
+                "valid: `alignment` can be set only in train, for guided training, and in test, for evaluation; remove "
+                "it from valid"
             )
         for name, files in (("valid", self.valid), ("test", self.test)):
             if files is not None and (files.weights or files.temperature != 1):
                 raise ValueError(
-                    f"{name}: weights and temperature determine how often training reads each pair, so only train can "
-                    "have them; remove them"
+                    f"{name}: weights and temperature determine how often training reads each pair, so they can be set "
+                    "only in train; remove them"
                 )
         return self
 
@@ -457,8 +466,8 @@ class DataConfig(Settings):
 
     @property
     def zero_shot(self) -> list[str]:
-        """Directions that are validated or tested without being trained (Johnson et al. 2017, section 4.4)."""
-        directions: dict[str, None] = {}  # a set that keeps the order
+        """Directions that are used in validation or testing, but not in training (Johnson et al. 2017, section 4.4)."""
+        directions: dict[str, None] = {}  # used as an ordered set
         for files in (self.valid, self.test):
             if files is not None:
                 directions |= dict.fromkeys(files.directions)
@@ -473,7 +482,7 @@ class DataConfig(Settings):
         }
 
     def paths(self) -> list[str]:
-        """Returns all files of all splits, resolved in `folder`."""
+        """Returns the files of all splits, resolved in `folder`."""
         paths = []
         for files in self.splits().values():
             paths += files.paths()

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Severity = Literal["error", "warning", "note"]
-"""error: the files are not ready for training. Training refuses only those with `FaultKind.stops_reading`; with the
-others it would produce a bad model. warning: pairs are probably faulty, or inflate scores. note: worth knowing; nothing
-needs to be corrected."""
+"""error: the files are not ready for training. Only errors with `FaultKind.stops_reading` prevent training; the others
+would lead to a bad model. warning: pairs are probably faulty, or inflate scores. note: worth knowing, but nothing needs
+to be corrected."""
 RowIndices: TypeAlias = NDArray[np.int64]
 """Indices of examples in a `nmtkit.data.text.blocks.Block`."""
 
@@ -33,21 +33,22 @@ class FaultKind:
     remedy: str
     """Advice to the user: one or more complete sentences."""
     fix_drops: bool = False
-    """Whether `nmtkit check --fix` drops such pairs from the training split. In the other splits it keeps most of them,
-    see `nmtkit.datacheck.report.drops_pairs`; `nmtkit.datacheck.report.remedy_note` has the other exceptions."""
+    """Whether `nmtkit check --fix` drops pairs with this fault from the training split. It keeps most of them in the
+    other splits, see `nmtkit.datacheck.report.drops_pairs`; for other exceptions, see
+    `nmtkit.datacheck.report.remedy_note`."""
     fix_repairs: bool = False
-    """Whether `nmtkit check --fix` repairs such lines; cannot be combined with `fix_drops`."""
+    """Whether `nmtkit check --fix` repairs lines with this fault; cannot be combined with `fix_drops`."""
     stops_reading: bool = False
-    """Whether `nmtkit.data.text.reading.read_blocks` raises a DataError for such a line or file. The readers decide
-    this, and the flag must agree with them."""
+    """Whether `nmtkit.data.text.reading.read_blocks` raises a DataError for a line or file with this fault. The readers
+    decide this, so the flag must agree with them."""
     preprocessing_name: str = ""
-    """Name of the fault in `nmtkit.data.text.checking.SplitReport.findings`, which are stored, so it must not change;
-    "" for faults that preprocessing does not count."""
+    """Name of the fault in `nmtkit.data.text.checking.SplitReport.findings`. It must not change, because findings are
+    stored. "" for faults that preprocessing does not count."""
 
 
 @dataclass(frozen=True)
 class FaultLocation:
-    """Location of a fault, as reports show it."""
+    """Location of a fault, as shown in reports."""
 
     file: str
     line: int
@@ -78,7 +79,7 @@ class FileFault:
     message: str
     """Message of the DataError that `nmtkit.data.text.reading.read_blocks` raises; "" if it ignores the fault."""
     n_lines: int = 1
-    """Number of lines with the fault, or the difference in length between two files; 1 for other faults of a file."""
+    """Number of lines with the fault, or the difference between two files' line counts; 1 for other file faults."""
     line_counts: tuple[int, int] | None = None
     """Line counts of source and target if they differ; None for all other faults, including other columns with a
     different number of lines."""
@@ -89,9 +90,9 @@ class FileFault:
 def excerpt(text: str, position: int = 0, width: int = EXCERPT_CHARACTERS) -> str:
     """Returns about `width` characters of a text around a position, with "…" where the text was cut.
 
-    The excerpt begins up to `CONTEXT_CHARACTERS` before the position. So, unless the position is 0, `width` must be
-    larger than this number by at least 3. The excerpt is up to two characters longer than `width` where "…" would
-    replace only one or two characters.
+    The excerpt normally begins `CONTEXT_CHARACTERS` characters before the position, so `width` must exceed this number
+    by at least 3 unless the position is 0. The excerpt may be up to two characters longer than `width`, because "…"
+    never replaces only one or two characters.
     """
     start = max(0, min(position - CONTEXT_CHARACTERS, len(text) - width))
     if start < 3:
@@ -132,7 +133,7 @@ BINARY = _error(
 COLUMN = _error(
     "column",
     title="column or language cannot be read",
-    remedy="Specify a column that the file has, as FILE#COLUMN, or correct the file.",
+    remedy="Specify an existing column, as FILE#COLUMN, or correct the file.",
     stops_reading=True,
 )
 UTF16 = _error(
@@ -152,12 +153,12 @@ ENCODING = _error(
 NUL = _error(
     "nul",
     title="NUL byte in a line",
-    remedy="Remove the NUL bytes; if there are many, the text has a different encoding.",
+    remedy="Remove the NUL bytes; if there are many, the text probably has a different encoding.",
     fix_repairs=True,
 )
 LINE_COUNTS = _error(
     "line-counts",
-    title="files differ in their number of lines",
+    title="files have different numbers of lines",
     remedy="Find the missing or extra line near this place; all pairs after it are wrong.",
     stops_reading=True,
 )
@@ -168,14 +169,14 @@ NO_LINES = _error(
 )
 SHIFT = _error(
     "shift",
-    title="lines are paired with the wrong neighbours",
-    remedy="Check the lines near this place: one side has a line too many here, and one too few further on. The "
-    "number of wrong pairs is an estimate.",
+    title="source and target lines are misaligned",
+    remedy="Check the lines near this place: one side has an extra line here and lacks a line further on. The number "
+    "of wrong pairs is an estimate.",
 )
 SWAPPED_FILES = _error(
     "swapped-files",
-    title="source and target of this split are swapped compared with train",
-    remedy="Give the files in the opposite order.",
+    title="source and target are swapped compared with train",
+    remedy="Specify the files in the opposite order.",
 )
 JSON = _error(
     "json",
@@ -205,7 +206,7 @@ _warning = partial(FaultKind, severity="warning")
 SEPARATOR = _warning(
     "separator",
     title="line separator inside a line",
-    remedy="Replace it with a space: other programs see two lines here, and count the lines differently.",
+    remedy="Replace it with a space: other programs see two lines here, so their line counts differ.",
     fix_repairs=True,
 )
 LINE_ENDS = _warning(
@@ -229,7 +230,7 @@ CONTROL = _warning(
 REPLACED = _warning(
     "replaced",
     title="replacement character U+FFFD",
-    remedy="Download the text again: an earlier conversion has lost a character here.",
+    remedy="Download the text again: a character was lost here in an earlier conversion.",
     fix_drops=True,
 )
 MOJIBAKE = _warning(
@@ -259,7 +260,7 @@ DUPLICATE = _warning(
     preprocessing_name="duplicate",
 )
 
-# Overlap of splits. IN_TRAIN and SRC_IN_TRAIN are faults of valid and test, IN_VALID is a fault of test. The training
+# Overlap of splits. IN_TRAIN and SRC_IN_TRAIN are faults of valid and test, IN_VALID is a fault of test. A training
 # pair that is equal to an IN_TRAIN pair has the fault HELD_OUT: `--fix` drops it, but reports do not count it again.
 IN_TRAIN = _warning(
     "in-train",
@@ -270,15 +271,15 @@ IN_TRAIN = _warning(
 SRC_IN_TRAIN = _warning(
     "src-in-train",
     title="source is also in train, but the pair is not",
-    remedy="Remove such pairs from train if the scores are meant for sources that the model has not seen.",
+    remedy="Remove such pairs from train if the scores are supposed to measure quality on unseen sources.",
     preprocessing_name="source also in train",
 )
 IN_VALID = _warning(
     "in-valid",
     title="pair is also in valid",
     remedy="If you made the sets yourself, remove the pair from valid: the checkpoint is chosen by its score on valid, "
-    "so its score on this pair is too high. `--fix` changes neither set, so that scores remain comparable with "
-    "published ones.",
+    "so its test score on this pair is inflated. `--fix` changes neither set, so that scores remain comparable with "
+    "published scores.",
 )
 HELD_OUT = _warning(
     "held-out",
@@ -308,7 +309,7 @@ OTHER_SCRIPT = _warning(
 OTHER_SIDES_LANGUAGE = _warning(
     "language",
     title="line is in the language of the other side",
-    remedy="Leave the pair out: both sides are in one language.",
+    remedy="Leave the pair out: both sides are in the same language.",
     fix_drops=True,
 )
 FOREIGN_LANGUAGE = _warning(
@@ -342,7 +343,7 @@ _note = partial(FaultKind, severity="note")
 MARKUP = _note(
     "markup",
     title="markup or entities such as &amp; or <br>",
-    remedy="Remove markup or replace entities with characters, in all splits and in the text to be translated.",
+    remedy="Remove markup and replace entities with characters, in all splits and in the text to be translated.",
 )
 PIECES = _note(
     "pieces",
@@ -351,14 +352,14 @@ PIECES = _note(
 )
 UNCLEAR_LANGUAGE = _note(
     "unclear-language",
-    title="a side was not searched for lines in other languages",
+    title="one side was not checked for lines in other languages",
     remedy="See the reason given for the file. If its text mixes languages, or is in a language that is not "
     "recognized, check it yourself.",
 )
 UNSEEN = _note(
     "unseen-character",
     title="characters that do not occur in train",
-    remedy="They become unknown tokens. Check whether they belong in the text, or add training text that "
+    remedy="Such characters become unknown tokens. Check whether they belong in the text, or add training text that "
     "contains them.",
 )
 OVER_LONG = _note(
@@ -370,7 +371,7 @@ OVER_LONG = _note(
 )
 TOKEN_RATIO = _note(
     "token-ratio",
-    title="lengths differ by more than data.max_ratio",
+    title="length ratio exceeds data.max_ratio",
     remedy="Training leaves such pairs out. If they are good, raise data.max_ratio.",
     preprocessing_name="length ratio",
 )

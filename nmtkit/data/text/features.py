@@ -1,4 +1,4 @@
-"""Feature files: each example is a matrix `(R,F)` of numbers, in most cases read from the file only when needed.
+"""Feature files: each example is a matrix `(R,F)` of numbers, usually read from the file only when needed.
 
 R is the number of rows, F the number of features in a row. An image of height H and width W becomes a matrix `(H,3W)`
 with the red, green and blue values of each pixel, from 0 to 255; `Inputs.of_features` scales them.
@@ -21,16 +21,17 @@ Rows: TypeAlias = NDArray[Any]
 """Features of one example, `(R,F)`."""
 _DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 _SHAPES = (
-    "an .npy file must have the shape (examples, F) or (examples, R, F), an array in an .npz file (R, F) or (F,); "
-    "images must be uint8 arrays of shape (examples, height, width, 3), or in an .npz file also (height, width, 3)"
+    "the array in an .npy file must have the shape (examples, F) or (examples, R, F), and each array in an .npz file "
+    "(R, F) or (F,); images must be uint8 arrays of shape (examples, height, width, 3) or, in an .npz file, also "
+    "(height, width, 3)"
 )
 
 
 class FeaturesFile:
     """The examples of an .npy or .npz file, or of a list of images.
 
-    `SplitReader` reads it like a `TextFile`, so both have `path`, `bom_length`, `n_lines`, `is_readable`, `fill`,
-    `take`, `skip_rest` and `take_faults`. A "line" is an example here.
+    `SplitReader` reads it like a `TextFile`, so both classes have `path`, `bom_length`, `n_lines`, `is_readable`,
+    `fill`, `take`, `skip_rest` and `take_faults`. Here, a "line" is an example.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,7 +46,7 @@ class FeaturesFile:
         NaN and infinity are found only by `read`, even in the first example.
         """
         self.layout = ""
-        """Layout of the first example, which all others must have: number of features and data type, or image size.
+        """Layout of the first example, which all others must share: number of features and data type, or image size.
 
         Used in messages and compared for equality, so it does not contain the number of rows. "" if there are no
         examples, or if the first one is invalid.
@@ -77,14 +78,14 @@ class FeaturesFile:
             if content.ndim not in (2, 3, 4):
                 raise DataError(f"{self.path}: the array has the shape {content.shape}; {_SHAPES}")
             return range(len(content))
-        # Arrays with the names 0, 1, ... are read in the order of these numbers (an archive may have 10 before 2),
-        # others in the order of the archive.
+        # Arrays named 0, 1, ... are read in numerical order (10 may come before 2 in the archive), others in the order
+        # of the archive.
         names: list[str] = content.files
         numbers = [str(number) for number in range(len(names))]
         return numbers if set(numbers) == set(names) else names
 
     def _rows_and_layout(self, number: int) -> tuple[Rows, str]:
-        """Returns the features of an example and their layout. If the file is memory-mapped, it is not read yet.
+        """Returns the features of an example and their layout; does not read a memory-mapped file yet.
 
         Raises:
             DataError: the example cannot be read, or has a wrong shape or data type.
@@ -94,9 +95,9 @@ class FeaturesFile:
             array = self._content[self._keys[number]]
             if isinstance(array, Path):
                 array = _read_image(array)
-            layout = _layout(array)  # fails for members of an .npz file that are no arrays
+            layout = _layout(array)  # fails for members of an .npz file that are not arrays
         except Exception as fault:  # NumPy, zipfile and Pillow raise many kinds of exceptions
-            raise DataError(f"{where}: cannot read it: {fault}") from fault
+            raise DataError(f"{where}: cannot be read: {fault}") from fault
         is_image = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
         rows: Rows
         if is_image and array.size:
@@ -118,7 +119,7 @@ class FeaturesFile:
         """Returns the features of an example, counted from 0.
 
         Raises:
-            DataError: the features differ from the first example's layout, are not finite, or cannot be read.
+            DataError: the features do not have the layout of the first example, are not finite, or cannot be read.
         """
         rows, layout = self._rows_and_layout(number)
         if layout != self.layout:
@@ -173,8 +174,8 @@ class FeatureRows(Sequence[Rows]):
 def _content_of(path: str) -> Any:
     """Returns an array with all examples, a mapping from names to arrays, or a list of image paths.
 
-    An .npy file is memory-mapped. An .npz file cannot be: each array is read when it is needed, but a single array is
-    read at once, because it may contain all images of the file.
+    An .npy file is memory-mapped. An .npz file cannot be memory-mapped: its arrays are read when they are needed,
+    except that the only array in a file is read immediately, because it may contain all images.
     """
     if path.endswith(".txt"):
         return [Path(path).parent / line for line in read_lines(path)]
@@ -193,8 +194,8 @@ def _opening_message(path: str, fault: Exception) -> str:
         return f"{path}: cannot read the list of images: {fault}"
     if isinstance(fault, ValueError) and not path.endswith((".npy", ".npz")):
         # NumPy's message for such a file is about pickles, which would not help the user.
-        return f"{path}: cannot read it as .npy or .npz; for images, use a .txt file with one path per line"
-    return f"{path}: cannot read it as .npy or .npz: {fault}"
+        return f"{path}: cannot be read as .npy or .npz; for images, use a .txt file with one path per line"
+    return f"{path}: cannot be read as .npy or .npz: {fault}"
 
 
 def _read_image(path: Path) -> Rows:
@@ -227,6 +228,6 @@ def require_one_layout(splits: Iterable[SplitFiles]) -> None:
                 first_layout = layout
             if layout != first_layout:
                 raise DataError(
-                    f"{first_path} has {first_layout}, but {path} has {layout}; all feature files of a "
+                    f"{first_path} has {first_layout}, but {path} has {layout}; all feature files in a "
                     "recipe must have the same layout"
                 )

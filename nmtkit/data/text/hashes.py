@@ -17,7 +17,7 @@ class PairHashes(NamedTuple):
     """Hashes `(n,)` of pairs and of their sources.
 
     They are valid only within this process, since Python salts its hashes. Among 100 million pairs, the probability of
-    a collision is about 0.03 %.
+    a collision is about 0.03%.
     """
 
     pairs: Hashes
@@ -58,9 +58,9 @@ class SoughtHashes:
         self._added.append(hashes)
 
     def mark_matches(self, hashes: Hashes) -> Mask:
-        """Marks the added hashes that occur in `hashes`, which are from train.
+        """Marks the added hashes that occur in `hashes`, which come from the train split.
 
-        Returns a mask `(n,)` of the items of `hashes` that were added.
+        Returns a mask `(n,)` of the items in `hashes` that are among the added hashes.
         """
         if self._added:
             self._hashes = np.unique(np.concatenate(self._added))

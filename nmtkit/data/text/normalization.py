@@ -39,7 +39,7 @@ _REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
 _BLANKED = re.compile(f"[{BLANKED}]")
 _MISSED_SPACES = re.compile("[\x0b\x1c-\x1f\x85]")
 _ALL_LETTERS = range(0x20000)
-"""Code points that may have a decomposition that changes a number."""
+"""Code points to search for decompositions that change a number."""
 
 
 def normalize(text: str, rules: Normalization) -> str:

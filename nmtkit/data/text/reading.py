@@ -23,7 +23,7 @@ from nmtkit.data.text.files.text_file import ByteObserverFactory, TextFile
 BLOCK_STORIES = 256
 """Number of stories in a block."""
 LINKED_PAIRS = 20_000
-"""`require_link_base` judges a file by the links of this many leading pairs."""
+"""`require_link_base` examines the links of this many pairs at the beginning of each file."""
 
 Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
@@ -40,12 +40,12 @@ class SplitReader:
         observer_for: ByteObserverFactory | None = None,
         allow_pipes: bool = False,
     ) -> None:
-        """Opens no file yet.
+        """Does not open any files yet.
 
         Args:
             split: name of the split.
             files: files of the split.
-            observer_for: makes the observer of each text file's bytes.
+            observer_for: creates the observer for each text file's bytes.
             allow_pipes: whether paths may be something other than regular files, for example named pipes.
         """
         self._split = split
@@ -58,13 +58,14 @@ class SplitReader:
         if kind != "stories":
             self.parts = len(getattr(files, kind))
         self._peeked: Iterator[ReadItem] | None = None
-        """All items of a single file after `peek`: first the items that `peek` has read, then the remaining ones."""
+        """Set by `peek` if there is only one file: an iterator over all its items, beginning with those that `peek` has
+        already read."""
 
     def peek(self, part: int) -> Iterator[Block]:
         """Yields blocks from the beginning of file number `part`, before iteration starts.
 
-        If there is only one file, iteration does not read these blocks again. If there are more, their beginnings are
-        read twice, so that only one file is open at a time.
+        If there is only one file, iteration does not read these blocks again. If there are several files, their
+        beginnings are read twice, so that only one file is open at a time.
         """
         if self.parts > 1:
             for item in self._part(part, None):
@@ -187,7 +188,7 @@ class SplitReader:
     def _record_block(
         self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]
     ) -> Block:
-        """Parses JSON lines; `first` is the line number of the first one, `faulty` the rows of undecodable lines."""
+        """Parses JSON lines, beginning at line number `first`; `faulty` contains the rows of undecodable lines."""
         field_names = {
             column: getattr(self._files, f"{column}_field") for column in self._files.columns
         }
@@ -291,10 +292,10 @@ def _different_column(src: Source, column: Source) -> FileFault:
 
 
 def require_link_base(files: SplitFiles) -> None:
-    """Checks that the links of each file seem to count words from 0, unless `alignment_base` is set.
+    """Checks that the words in the links of each file seem to be counted from 0, unless `alignment_base` is set.
 
     Raises:
-        DataError: a link is malformed, or hardly any link of a file refers to the first word of a sentence.
+        DataError: a link is malformed, or hardly any link in a file refers to the first word of a sentence.
     """
     if not files.has_links or files.alignment_base is not None:
         return
@@ -349,7 +350,7 @@ def read_blocks(
 def require_plain_text(
     block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False
 ) -> None:
-    """Raises a DataError with this remedy if the first block of a text file is JSON lines; ignores later blocks."""
+    """Raises a DataError with this remedy if a text file's first block contains JSON lines; ignores later blocks."""
     if files.jsonl or files.stories or block.first > 1:
         return
     refuse_json_lines(block.src, block.src_file, remedy)
@@ -358,7 +359,7 @@ def require_plain_text(
 
 
 def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
-    """Yields the examples of a split one by one; raises errors as `read_blocks` does."""
+    """Yields the examples of a split one by one; raises the same errors as `read_blocks`."""
     for block in read_blocks("", files, json_target):
         yield from block.examples()
 
@@ -372,8 +373,8 @@ _SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
     """Returns a story's article and summary, each as one line; raises a DataError if there is no highlight.
 
-    Each line `@highlight` is followed by a sentence of the summary, usually without a full stop. A full stop is added,
-    so that sentence splitters find the ends of sentences.
+    Each line `@highlight` is followed by a sentence of the summary, usually without a full stop. Missing full stops are
+    added, so that sentence splitters find the ends of sentences.
     """
     article: list[str] = []
     highlights: list[list[str]] = []  # the lines of each highlight
@@ -387,7 +388,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
             article.append(text)
     if not highlights:
         raise DataError(
-            f"{where}: there is no line {_HIGHLIGHT}, so this is not a story with a summary; remove the file"
+            f"{where}: there is no {_HIGHLIGHT} line, so this is not a story with a summary; remove the file"
         )
     sentences = []
     for highlight in highlights:
@@ -400,9 +401,9 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 
 
 def story_stem(listed: str) -> str:
-    """Returns the file name, without its ending, of a story that is listed by name or by web address.
+    """Returns the file name, without its extension, of a story that is listed by name or by URL.
 
-    The name that belongs to a web address is the SHA-1 sum of the address.
+    For a URL, the file name is the SHA-1 hash of the URL.
     """
     if "://" in listed:
         return hashlib.sha1(listed.encode("utf-8")).hexdigest()
@@ -413,17 +414,19 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
     """Yields the folder index and path of each story, in the order of the lists or, without lists, sorted by name.
 
     Raises:
-        DataError: a folder is missing or has no stories, or a listed story is in no folder.
+        DataError: a folder is missing or has no stories, or a listed story is not in any folder.
     """
     if not files.story_lists:
         for position, folder in enumerate(files.stories):
             stories = sorted(Path(folder).glob("*.story"))
             if not Path(folder).is_dir():
-                raise DataError(f"{folder}: there is no such folder of .story files")
+                raise DataError(
+                    f"{folder}: there is no such folder; specify a folder of .story files"
+                )
             if not stories:
                 raise DataError(
-                    f"{folder}: there are no .story files in this folder; give the folder that contains them (to read "
-                    "other files, omit --stories: nmtkit summarize --per-file FILE...)"
+                    f"{folder}: there are no .story files in this folder; specify the folder that contains them (to "
+                    "read other files, omit --stories: nmtkit summarize --per-file FILE...)"
                 )
             for path in stories:
                 yield position, path

@@ -1,7 +1,7 @@
-"""Scripts of letters, and recognition of text that is written without spaces between words.
+"""Recognizes the scripts of letters, and text that is written without spaces between words.
 
-Both use the letters' Unicode names. Average word length would not be a reliable criterion: short lines of Chinese look
-like words, and German compounds look like text without spaces.
+Both are recognized by Unicode character names. Average word length would not be a reliable criterion: short lines of
+Chinese look like words, and German compounds look like text without spaces.
 """
 
 import math
@@ -65,8 +65,8 @@ UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """Codes of languages written in unspaced scripts."""
 UNSPACED_SHARE = 0.3
 """A text counts as written without spaces if at least this share of its letters is in unspaced scripts. The share is
-below one half because a Han character corresponds to two or three Latin letters, so that a third of the letters makes
-up most of the words."""
+below one half because a Han character corresponds to two or three Latin letters, so a third of the letters can make up
+most of the words."""
 
 _OTHER_NAMES = {"Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}
@@ -100,8 +100,8 @@ _OTHER_UNSPACED_BLOCKS = (
 def script_name(letter: str) -> str:
     """Returns the script of a character, such as "Latin".
 
-    A script that is not in `SCRIPTS` is named by the first word of the character's Unicode name. The result is "" for
-    characters without a script or a name.
+    A script that is not in `SCRIPTS` is named after the first word of the character's Unicode name. The result is ""
+    for characters without a script or a name.
     """
     if ord(letter) < 0x80:
         return "Latin" if letter.isalpha() else ""
@@ -149,7 +149,7 @@ def unspaced_script(characters: Mapping[str, int]) -> str:
 
 
 def unspaced_script_of_lines(lines: Sequence[str]) -> str:
-    """Returns the main unspaced script of lines; "" if spaces separate words, perhaps because a tool inserted them."""
+    """Returns the main unspaced script of lines; "" if spaces separate their words, even if a tool added the spaces."""
     counts = count_characters(lines)
     script = unspaced_script(counts)
     letters = sum(count for character, count in counts.items() if character.isalpha())
@@ -169,7 +169,7 @@ def count_characters(lines: Iterable[str]) -> Counter[str]:
 
 @cache
 def unspaced_class() -> str:
-    """Returns a regex character class, without its brackets, of letters, marks and digits in unspaced scripts."""
+    """Returns a regex character class, without the brackets, for letters, marks and digits in unspaced scripts."""
     ranges = [*_HAN_RANGES]
     for start, end in _OTHER_UNSPACED_BLOCKS:
         for code in range(start, end + 1):
@@ -187,7 +187,7 @@ def _unspaced_run() -> re.Pattern[str]:
 
 @cache
 def mark_class() -> str:
-    """Returns a regex character class, without its brackets, of marks that modify a letter, such as accents."""
+    """Returns a regex character class, without the brackets, for marks that modify a letter, such as accents."""
     characters = [chr(code) for code in range(0x300, 0x10000)]
     return "".join(
         character for character in characters if unicodedata.category(character).startswith("M")

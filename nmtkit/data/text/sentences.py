@@ -6,7 +6,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 
 SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")
-"""Names of the rules of `split_sentences`."""
+"""Names of the rules for `split_sentences`."""
 
 _TAG = re.compile(r"</?[tsq]>")
 _SENTENCE_END = re.compile(r"([.!?][\"'”’»)\]]*)\s+")

@@ -1,7 +1,7 @@
 """Splits pairs into training, validation and test sets by a hash of their group.
 
-A group, such as all pairs with the same source or from the same page, is never divided. The splits are the same on
-every machine, do not depend on the order of the corpus, and hardly change when pairs are added.
+A group, such as all pairs with the same source or from the same page, always ends up in a single set. The splits are
+the same on every machine, do not depend on the order of the corpus, and hardly change when pairs are added.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from nmtkit.data.text.reading import read_pairs
 HOLD_OUT_ONE_IN = 20
 """One in this many pairs is held out for validation, and the same number for testing."""
 MAX_HELD_OUT = 1_000
-"""Maximum number of distinct sources that are held out for validation, and as many for testing."""
+"""Maximum number of distinct sources held out for validation; testing has the same limit."""
 
 Item = TypeVar("Item")
 
 
 def group_hash(group: str) -> int:
-    """Returns a hash of a group's name, uniform in 0 to 2^64 - 1 and the same on every machine."""
+    """Returns a hash of a group's name, uniformly distributed from 0 to 2^64 - 1 and the same on every machine."""
     return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big")
 
 
@@ -40,10 +40,10 @@ class BottomKSample(Generic[Item]):
 
     def __init__(self) -> None:
         self.groups: dict[int, list[tuple[int, Item]]] = {}
-        """Items of each group, by the group's hash; each item is paired with its number in the order of the corpus."""
+        """Items of each group, by the group's hash; each item is paired with its position in the corpus."""
         self._negative_digests: list[
             int
-        ] = []  # a heap, whose smallest item is the largest hash, negated
+        ] = []  # a heap; its smallest item is the largest hash, negated
         self.count = 0
         """Number of items."""
         self._next_number = itertools.count()
@@ -77,8 +77,8 @@ class BottomKSample(Generic[Item]):
 class Splitter(Generic[Item]):
     """Splits pairs by group: passes on training pairs immediately, and stores the others until the end.
 
-    If hashes are scaled to 0..1, the test set gets the hashes from 0 to its share, and the validation set gets the
-    interval that follows. If one of them exceeds `max_pairs` pairs, its groups with the largest hashes go to train.
+    With hashes scaled to 0..1, the test set gets the hashes from 0 to its share, and the validation set gets the
+    interval that follows. If either set exceeds `max_pairs` pairs, its groups with the largest hashes go to train.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Splitter(Generic[Item]):
 
 @dataclass(frozen=True)
 class HoldOut:
-    """The rule that holds out sources from training. Pairs with equal sources are in the same split.
+    """A rule that holds out sources from training. Pairs with equal sources are always in the same split.
 
     Sources with a hash up to `valid` are for validation; those with a larger hash up to `test` are for testing.
     """
@@ -123,7 +123,7 @@ class HoldOut:
     valid: int
     test: int
     train_digests: Collection[int] = ()
-    """Hashes that belong to the training set even though they are small enough to be held out."""
+    """Hashes of sources that stay in the training set even though the hashes are small enough to be held out."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -144,14 +144,14 @@ def choose_hold_out(
     train: Callable[[Example], None],
     labelled: bool = False,
 ) -> HoldOut:
-    """Chooses sources for validation that have about one in `HOLD_OUT_ONE_IN` pairs, and as many for testing.
+    """Chooses sources for validation that make up about one in `HOLD_OUT_ONE_IN` pairs, and as many for testing.
 
     Keeps the pairs of a few thousand sources in memory, however large the corpus is.
 
     Args:
         pairs: the corpus.
         with_test: whether to hold out a test set, too.
-        train: called with each training pair; not in the order of the corpus.
+        train: called with each training pair, but not in the order of the corpus.
         labelled: whether targets are labels. If so, the first source of each label stays in the training set, so that
             it contains all labels.
 
@@ -161,9 +161,7 @@ def choose_hold_out(
     held_out_splits = 2 if with_test else 1
     max_candidates = (held_out_splits + 1) * MAX_HELD_OUT  # sources with the smallest hashes
     candidates = BottomKSample[Example]()
-    end = (
-        1 << 64
-    )  # candidates have smaller hashes; it decreases while there are too many candidates
+    end = 1 << 64  # candidates have smaller hashes; decreases while there are too many candidates
     pair_count = 0
     first_digests: dict[str, int] = {}  # hash of the first source by label
     for pair in pairs:
@@ -193,7 +191,7 @@ def choose_hold_out(
     if not sources_per_split:
         exception = ""
         if labelled:
-            exception = " (not counting the first line of each label, which stays in train)"
+            exception = " (not counting the first line with each label, which stays in train)"
         raise DataError(
             f"{len(digests)} distinct source lines{exception} are too few to hold some out for validation; add more "
             "text, or provide validation files with --valid"
@@ -210,7 +208,7 @@ def choose_hold_out(
 
 
 def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
-    """Yields the pairs of some files. If they have no sources, targets are also used as sources, for `HoldOut`."""
+    """Yields the pairs of a corpus; if it has no sources, the targets replace them, because `HoldOut` needs sources."""
     has_sources = "src" in files.columns
     for pair in read_pairs(files):
         if has_sources:
@@ -232,7 +230,7 @@ def write_splits(
         files: the corpus.
         hold_out: decides which sources are for validation and testing.
         folder: the new folder.
-        names: names of the training files without suffixes, one per file of the corpus. The other files are called
+        names: names of the training files without suffixes, one per file in the corpus. The other files are called
             valid and test.
         suffixes: suffixes of the source and target files; a single suffix if there are no sources.
     """

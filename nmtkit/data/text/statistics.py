@@ -1,4 +1,4 @@
-"""Statistics of a corpus, from which presets are chosen."""
+"""Statistics of a corpus, used to choose presets."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -10,7 +10,7 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
-"""Size of the stored sample of each side, which shows how large a vocabulary the text supports."""
+"""Approximate size of the sample stored for each side, which shows how large a vocabulary the text supports."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class SideStatistics:
     characters: int
     """Number of distinct characters after normalization."""
     frequent_characters: int
-    """Number of distinct characters that together make up 99.95 % of the text."""
+    """Smallest number of distinct characters that together make up 99.95% of the text."""
     spaced: bool
     """Whether words are separated by white space."""
     length: int
-    """The 95th percentile of the number of words in a line."""
+    """The 95th percentile of the number of words per line."""
     sample: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """The first lines of the text, or all lines if it is small."""
 
@@ -55,8 +55,8 @@ class CorpusStatistics:
     def amount(self) -> str:
         """Number of pairs and words, for messages."""
         if self.one_text:
-            return f"{self.pairs:,} texts of {self.tgt.words:,} words"
-        return f"{self.pairs:,} pairs of {self.src.words:,} and {self.tgt.words:,} words"
+            return f"{self.pairs:,} texts with {self.tgt.words:,} words in total"
+        return f"{self.pairs:,} pairs with {self.src.words:,} source and {self.tgt.words:,} target words"
 
 
 class _Side:
@@ -122,7 +122,7 @@ def _side_statistics(*sides: _Side) -> SideStatistics:
     lines_by_length = [lengths[length] for length in sorted_lengths]
     usual_length = sorted_lengths[_count_for_share(lines_by_length, 0.95) - 1]
     if script:
-        # Words have about 1.7 characters in Chinese and Japanese, and about 4, with vowel signs, in Thai and Khmer.
+        # Words have about 1.7 characters in Chinese and Japanese, and about 4 (with vowel signs) in Thai and Khmer.
         characters_per_word = 1.7 if script in EAST_ASIAN else 4.0
         usual_length = round(usual_length * letters / max(words, 1) / characters_per_word)
         words = round(letters / characters_per_word)
@@ -163,7 +163,7 @@ class CorpusCounter:
         """Counts a pair; ignores pairs with an empty side."""
         if not src.strip() or not tgt.strip():
             return
-        # Samples all of the first 100,000 pairs, then every second pair up to 200,000, every third up to 300,000, ...
+        # Samples all of the first 100,000 pairs, then every other pair up to 200,000, every third up to 300,000, ...
         sampling_step = 1 + self.pairs // self._all_up_to
         is_sampled = self.pairs % sampling_step == 0
         self.pairs += 1

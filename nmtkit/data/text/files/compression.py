@@ -15,7 +15,7 @@ ByteObserver: TypeAlias = Callable[[bytes], object]
 MAGIC_BYTES = 6
 """Number of bytes needed to recognize a format."""
 _ZSTD_INPUT = 1 << 12
-"""Number of compressed bytes that are decompressed at a time; limits the memory needed for the result."""
+"""Number of compressed bytes to decompress at a time; limits the memory needed for the result."""
 
 _FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -25,7 +25,7 @@ class ByteStream(Protocol):
     """A source of bytes that is read piece by piece."""
 
     def read1(self, size: int, /) -> bytes:
-        """Returns about `size` further bytes; an empty result means the end of the stream."""
+        """Returns about `size` more bytes; an empty result means the end of the stream."""
 
 
 class DamagedArchiveError(Exception):
@@ -69,7 +69,7 @@ class _ZstdFile:
             library = importlib.import_module("zstandard")
         except ImportError as error:
             raise DamagedArchiveError(
-                "it is compressed with zstd; to read it, install the package zstandard (pip install zstandard)"
+                "compressed with zstd; to read it, install the package zstandard (pip install zstandard)"
             ) from error
         self._new_decompressor = library.ZstdDecompressor().decompressobj
         self._error = library.ZstdError
@@ -99,7 +99,7 @@ class _ZstdFile:
 
 
 class _Decompressed:
-    """The decompressed bytes of a file; raises `DamagedArchiveError` for a damaged one."""
+    """The decompressed bytes of a file; raises `DamagedArchiveError` if the file is damaged."""
 
     def __init__(self, kind: str, file: Any) -> None:
         self._kind = kind
@@ -122,7 +122,7 @@ class _Decompressed:
         except _DAMAGE as error:
             raise self._damage(error) from error
         except OSError as error:
-            # An error of the operating system has an errno; the decompression libraries set none.
+            # Errors of the operating system have an errno; those of the decompression libraries do not.
             if error.errno is not None:
                 raise
             raise self._damage(error) from error

@@ -1,6 +1,6 @@
-"""Error messages for files that are not text, or that contain bytes which their encoding does not allow.
+"""Error messages for files that are not text, or that contain bytes that are invalid in their encoding.
 
-A decoded line represents each such byte by a lone surrogate, see `encodings.BAD_BYTE`.
+In decoded lines, a lone surrogate represents each invalid byte; see `encodings.BAD_BYTE`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from nmtkit.data.text.files.formats import binary_format
 from nmtkit.data.text.files.names import STDIN
 
 _SAMPLE_LINES = 500
-"""Maximum number of undecodable lines from which the encoding of a file is guessed for a message."""
+"""Maximum number of undecodable lines used to guess a file's encoding for a message."""
 
 
 def first_bad_byte(line: str) -> int:
@@ -29,7 +29,7 @@ def first_bad_byte(line: str) -> int:
 
 
 def bad_byte_excerpt(line: str, guess: EncodingGuess) -> str:
-    """Returns an excerpt of a line that is not UTF-8, decoded with the encoding that its file is guessed to have."""
+    """Returns an excerpt of a line that is not UTF-8, decoded with the guessed encoding of its file."""
     # If the encoding is uncertain, Windows-1252 shows nearly every byte as some character.
     name = guess.names[0] if guess.certain else "cp1252"
     data = line.encode("utf-8", "surrogateescape")
@@ -56,8 +56,8 @@ def bad_byte_message(
         byte: position of the first undecodable byte in the line, counted from 1. If `encoding` is set, the text was
             recoded, so the position is not shown.
         encoding: the encoding that the user specified for the file; "" for UTF-8.
-        guess: the encoding that the file is guessed to have.
-        remedy: replaces the default advice for files whose encoding cannot be set by an option.
+        guess: the guessed encoding of the file.
+        remedy: advice for files whose encoding cannot be set with an option; replaces the default advice.
     """
     place = f"{name}, line {line_number}"
     if not encoding:
@@ -69,7 +69,7 @@ def bad_byte_message(
         return f"{place}: not valid {title}, the specified encoding. Specify a different one with --encoding"
     return (
         f"{place}: not valid {title}, the specified encoding of the file. Specify a different one with --encoding (in "
-        "a recipe: `encoding`), or drop such lines with `nmtkit check --fix`"
+        "a recipe: `encoding`), or drop invalid lines with `nmtkit check --fix`"
     )
 
 

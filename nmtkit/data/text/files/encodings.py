@@ -1,7 +1,7 @@
 """Encodings other than UTF-8: names, guesses from a sample of a file, and conversion while a file is read.
 
-`guess_encoding` assumes that a file has one encoding. It decodes the sample in each common encoding and compares the
-results: whether all bytes are valid, whether the letters belong to one language, and whether frequent words of this
+`guess_encoding` assumes that a file has a single encoding. It decodes the sample with each common encoding and compares
+the results: whether all bytes are valid, whether the letters belong to one language, and whether frequent words of that
 language occur.
 """
 
@@ -21,13 +21,13 @@ from nmtkit.data.text.files.compression import ByteStream
 SAMPLE_BYTES = 1 << 16
 """Maximum number of bytes from which an encoding is guessed."""
 _SURE_LETTERS = 10
-"""Text that is valid UTF-8 and has at least this many non-ASCII characters is certainly UTF-8: text in a different
-encoding would not be valid UTF-8 by chance."""
+"""Text that is valid UTF-8 and has at least this many non-ASCII characters is considered to be UTF-8: text in a
+different encoding is hardly ever valid UTF-8 by chance."""
 BAD_CHARACTER = "\udcff"
 """Replaces bytes that are not valid in their file's encoding. Encoded as UTF-8, it becomes the byte 0xFF, which is not
 valid UTF-8."""
 BAD_BYTE = re.compile("[\udc80-\udcff]")
-"""Matches an undecodable byte in a decoded line: the error handler `surrogateescape` decodes it to a lone surrogate."""
+"""Matches an undecodable byte in a line, which the error handler `surrogateescape` decodes to a lone surrogate."""
 
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UTF32_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
@@ -68,11 +68,11 @@ TITLES = {
     "utf-16-be": "UTF-16",
     "utf-32": "UTF-32",
 }
-"""Names that messages use for encodings, by Python's names."""
+"""Names of encodings in messages, by Python name."""
 
 
 def encoding_title(name: str) -> str:
-    """Returns the name that messages use for an encoding with this Python name."""
+    """Returns the name that is used in messages for an encoding with this Python name."""
     return TITLES.get(name, name)
 
 
@@ -91,7 +91,8 @@ codecs.register_error("nmtkit-mark", _mark_bad)
 class Recoded:
     """Converts a stream to UTF-8 while it is read; undecodable bytes become the byte 0xFF.
 
-    Raises a DataError if the text is certainly UTF-8: each non-ASCII letter would become two or more wrong ones.
+    Raises a DataError if the text is clearly UTF-8 already, because each non-ASCII letter would turn into two or more
+    wrong letters.
     """
 
     def __init__(self, stream: ByteStream, encoding: str, where: str) -> None:
@@ -104,7 +105,7 @@ class Recoded:
         self._ended = False
 
     def read1(self, size: int) -> bytes:
-        """Returns about `size` further bytes; an empty result means the end of the stream."""
+        """Returns about `size` more bytes; an empty result means the end of the stream."""
         while not self._ended:
             data = self._stream.read1(size)
             self._ended = not data
@@ -147,7 +148,7 @@ class EncodingGuess:
     """A guess at the encoding of a text."""
 
     names: tuple[str, ...]
-    """Python's names of the encodings that fit, the best one first; () if none fits."""
+    """Python names of the encodings that fit, best first; () if none fits."""
     certain: bool
     """Whether the text can be converted from the first encoding without asking the user."""
     evidence: str = ""
@@ -155,7 +156,7 @@ class EncodingGuess:
 
     @property
     def title(self) -> str:
-        """The encodings' names for messages, such as "Windows-1252 or Windows-1250"; "" if none fits."""
+        """Names of the encodings for messages, such as "Windows-1252 or Windows-1250"; "" if none fits."""
         titles = [encoding_title(name) for name in self.names]
         distinct_titles = dict.fromkeys(titles)  # keeps the order
         return " or ".join(distinct_titles)
@@ -177,7 +178,7 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
     sample = data[:even_length]
     visible = sample.translate(None, b"\0\t\r\n")
     if visible.isascii() and visible.decode().isprintable() and len(visible) > len(sample) * 3 / 4:
-        return None  # ASCII text with a few stray zero bytes; in UTF-16, every second byte would be zero
+        return None  # ASCII text with a few stray zero bytes; in UTF-16, every other byte would be zero
     for name in ("utf-16-le", "utf-16-be"):
         if _is_utf16(sample, sample.decode(name, "replace")):
             return EncodingGuess((name,), True, "the positions of its zero bytes")
@@ -185,7 +186,7 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
 
 
 def _is_utf16(data: bytes, text: str) -> bool:
-    """Returns whether bytes are UTF-16 text; `text` is the result of decoding them."""
+    """Returns whether `data` is UTF-16 text; `text` is the result of decoding it."""
     unlikely = text.count("\ufffd") + text.count("\0")
     for letter in text:
         if unicodedata.category(letter) in ("Cn", "Co", "Cs"):  # unassigned, private use, surrogate
@@ -300,13 +301,14 @@ def _read_function_words() -> dict[str, list[str]]:
 FUNCTION_WORDS = _read_function_words()
 """The most frequent words of each language."""
 _NOT_IN_WORDS = -4.0
-"""Score of a character at an impossible position in a word, such as a capital letter after a small one."""
+"""Score of a character in an impossible position in a word, such as an uppercase letter after a lowercase letter."""
 _FOREIGN_LETTER = -3.0
 """Score of a letter that the language does not use."""
 _FREQUENT_WORD = 2.0
 """Score of a frequent word of the language."""
 _MIN_SCORE = 6.0
-"""Minimum score of a certain guess; about six letters reach it, or two letters and two frequent words."""
+"""Minimum score for a guess to count as certain; about six letters are enough, or two letters and two frequent
+words."""
 _MARGIN = 6.0
 """A guess is certain only if its score exceeds the score of every other decoding by at least this margin."""
 _PUNCTUATION = frozenset(
@@ -314,13 +316,13 @@ _PUNCTUATION = frozenset(
 )
 _APOSTROPHES = frozenset("’‘'´`·-‑\xad")
 _HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
-# C1 control characters do not occur in text: if they do, the encoding is wrong.
+# Text does not contain C1 control characters: if there are any, the encoding is wrong.
 _CONTROLS = re.compile("[\x80-\x9f]")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 class _Candidate(NamedTuple):
-    """An encoding, the text decoded in it, the language that the text resembles most, and its score."""
+    """An encoding, the text decoded with it, and the language that the text resembles most, with its score."""
 
     name: str
     language: str
@@ -355,7 +357,7 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
     return EncodingGuess(
         names=tuple(candidate.name for candidate in likely[:3]),
         certain=certain,
-        evidence=f"decoded this way, its letters and words are {best.language}: {frequent}",
+        evidence=f"the decoded text has {best.language} letters and words; frequent letters: {frequent}",
     )
 
 
@@ -363,8 +365,8 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
 def _letter_weights(language: str) -> dict[str, float]:
     """Returns the score of each non-ASCII letter of a language.
 
-    In text of non-Latin scripts, nearly all bytes are letters in any of the encodings. There the score decreases from
-    1.5 for the most frequent letter to -1 for the rarest.
+    Letters of Latin alphabets score 1. In non-Latin scripts, nearly every byte decodes to a letter in every candidate
+    encoding, so letters are weighted by frequency instead: from 1.5 for the most frequent to -1 for the rarest.
     """
     letters = _LETTERS[language]
     is_latin = unicodedata.name(letters[0]).startswith("LATIN")
@@ -377,7 +379,7 @@ def _letter_weights(language: str) -> dict[str, float]:
 
 
 def _score(text: str, language: str) -> float:
-    """Returns how well a text fits a language: about 1 point per fitting letter, less than 0 for other letters."""
+    """Returns a score for how well a text fits a language: about 1 per fitting letter, negative for other letters."""
     if _LETTERS[language]:
         score = _letter_score(text, language)
     else:
@@ -441,7 +443,7 @@ def _far_eastern_score(text: str, language: str) -> float:
             score += _NOT_IN_WORDS
     if language == "Japanese" and syllables < han / 10:  # Japanese text always contains kana
         score -= han
-    if language == "Chinese":  # unlike Korean, it has no spaces between words
+    if language == "Chinese":  # unlike Korean, Chinese has no spaces between words
         score += _NOT_IN_WORDS * len(_HAN_AND_SPACE.findall(text))
     return score
 
@@ -460,7 +462,7 @@ class EncodingEvidence:
     """Evidence about a whole file's encoding, gathered block by block in constant memory."""
 
     valid: int = 0
-    """Number of non-ASCII lines that are UTF-8."""
+    """Number of non-ASCII lines that are valid UTF-8."""
     invalid: int = 0
     """Number of lines that are not UTF-8."""
     sample: bytes = b""

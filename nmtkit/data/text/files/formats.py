@@ -1,4 +1,4 @@
-"""Recognizes files that are not plain text with one sentence or text per line: documents, tables, markup.
+"""Recognizes files that are not plain text with one sentence or text per line: documents, tables and markup.
 
 Without this check, each line of such a file would be read as text, and a model would translate tags and time codes.
 """
@@ -16,9 +16,9 @@ from nmtkit.data.text.files.names import without_compression_end
 DETECTION_LINES = 64
 """Number of lines at the beginning of a text from which its format is recognized."""
 TABLE_ENDS = (".tsv", ".tab", ".csv")
-"""File endings of tables."""
+"""File extensions of tables."""
 _MIN_TABLE_ROWS = 4
-"""Minimum number of rows for recognizing a table that does not have such a file ending."""
+"""Minimum number of rows for recognizing a table without one of these extensions."""
 
 # ------------------------------------------------------------------------------------------------------- binary formats
 
@@ -27,7 +27,7 @@ _SAVE_AS_TEXT = "Save it as plain text in UTF-8 first."
 _BINARY = {
     b"%PDF-": ("a PDF file", "Extract its text first, for example with pdftotext."),
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
-        "a document in an old office format (.doc, .xls)",
+        "a document in an old Microsoft Office format (.doc, .xls)",
         _SAVE_AS_TEXT,
     ),
     b"\x89PNG\r\n": ("an image", "Use a text file."),
@@ -39,9 +39,12 @@ _BINARY = {
 }
 _ZIPPED = {
     b"word/": ("a Word document (.docx)", _SAVE_AS_TEXT),
-    b"xl/": ("an Excel table (.xlsx)", "Save it as CSV in UTF-8 first."),
+    b"xl/": ("an Excel spreadsheet (.xlsx)", "Save it as CSV in UTF-8 first."),
     b"ppt/": ("a PowerPoint presentation (.pptx)", _SAVE_AS_TEXT),
-    b"opendocument.spreadsheet": ("an OpenDocument table (.ods)", "Save it as CSV in UTF-8 first."),
+    b"opendocument.spreadsheet": (
+        "an OpenDocument spreadsheet (.ods)",
+        "Save it as CSV in UTF-8 first.",
+    ),
     b"opendocument": ("an OpenDocument file (.odt)", _SAVE_AS_TEXT),
     b"epub+zip": ("an EPUB book", "Convert it to plain text first."),
 }
@@ -52,7 +55,7 @@ class FileFormat:
     """Format of a file that is not plain text with one sentence or text per line."""
 
     title: str
-    """Name with its article, such as "a PDF file"."""
+    """Name with an article, such as "a PDF file"."""
     advice: str
     """Advice to the user, as a sentence."""
 
@@ -89,13 +92,14 @@ _JSON_LIST = re.compile(r'\[\s*\{\s*"')
 _JSON_KEY = re.compile(r'\{"[^"]*"\s*:')
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)+\|?\s*$")
 _MARKUP = {"tmx": "a TMX translation memory", "xliff": "an XLIFF file", "html": "an HTML page"}
-_NO_MARKUP = "Extract the text first, without its tags."
+_NO_MARKUP = "Extract the text first, without the tags."
 
 
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
     """Returns the format of a file from its first lines; None if they look like plain text.
 
-    `name` is the name of the file; its ending identifies even a short table.
+    `name` is the file name. Text with fewer than `_MIN_TABLE_ROWS` rows is recognized as a delimited table
+    only if the name has one of the extensions in `TABLE_ENDS`.
     """
     head = [line for line in lines[:DETECTION_LINES] if line.strip()]
     if not head:
@@ -104,7 +108,7 @@ def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
 
 
 def _json(lines: list[str]) -> FileFormat | None:
-    """Recognizes JSON without one object per line: a list of objects, or objects that span several lines."""
+    """Recognizes JSON that does not have one object per line: a list of objects, or objects that span several lines."""
     first_lines = "".join(line.strip() for line in lines[:3])
     beginning = first_lines.lstrip("\ufeff")
     if _JSON_LIST.match(beginning):
@@ -147,7 +151,7 @@ def _tmx_advice(lines: list[str], name: str) -> str:
 
 
 def _timed(lines: list[str]) -> FileFormat | None:
-    advice = "Extract the lines of text first, without their numbers and times."
+    advice = "Extract the lines of text first, without numbers and times."
     if re.match(r"\ufeff?WEBVTT\b", lines[0]):
         return FileFormat("subtitles (WebVTT)", advice)
     cues = sum(_CUE.match(line) is not None for line in lines)
@@ -160,7 +164,7 @@ def _timed(lines: list[str]) -> FileFormat | None:
 def _table(lines: list[str], name: str) -> FileFormat | None:
     for before, line in pairwise(lines):
         if "|" in before and _TABLE_RULE.match(line):
-            return FileFormat("Markdown with a table", "Extract the text of its cells first.")
+            return FileFormat("Markdown with a table", "Extract the text in its cells first.")
     plain_name = without_compression_end(name.lower())
     if len(lines) < _MIN_TABLE_ROWS and not plain_name.endswith(TABLE_ENDS):
         return None
@@ -179,7 +183,7 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
 def _table_format(rows: list[list[str]], separators: str, name: str) -> FileFormat:
     """Describes a table; the advice refers to two text columns by number and, if the first row is a header, by name."""
     first_row = [cell.strip("\ufeff ") for cell in rows[0]]
-    title = f"a table of {len(first_row)} columns separated by {separators}"
+    title = f"a table with {len(first_row)} columns separated by {separators}"
     numbers = []
     heads = []
     for column, head in enumerate(first_row):
@@ -196,18 +200,18 @@ def _table_format(rows: list[list[str]], separators: str, name: str) -> FileForm
     by_head = _column_names(name, heads[:2])
     return FileFormat(
         title,
-        f"Specify its columns as {by_head} or, if the first row is already text, {by_number}.",
+        f"Specify its columns as {by_head} or, if the first row is not a header, {by_number}.",
     )
 
 
 def _is_numeric(column: int, rows: list[list[str]]) -> bool:
-    """Returns whether all cells of a column are numbers, ignoring the first row."""
+    """Returns whether all cells in a column are numbers, ignoring the first row."""
     cells = [row[column] for row in rows[1:]]
     return bool(cells) and all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
 def _looks_like_heads(cells: list[str]) -> bool:
-    """Returns whether a first row looks like a header: its cells are short and distinct, not numbers or sentences."""
+    """Returns whether a first row looks like a header: its cells are distinct, short, and not numbers or sentences."""
     if len(set(cells)) < len(cells) or not all(cells):
         return False
     most_words = max(len(cell.split()) for cell in cells)
@@ -219,7 +223,7 @@ def _looks_like_heads(cells: list[str]) -> bool:
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
     """Returns the rows of a table; an empty list if the text is not a table.
 
-    If `strict` is set, a space after a delimiter or a number such as 1,000 is taken as evidence of running text.
+    If `strict` is set, a space after a delimiter or a number such as 1,000 counts as evidence of running text.
     """
     if strict:
         for line in lines:
@@ -236,7 +240,7 @@ def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]
 
 
 def delimiter_of(line: str) -> str:
-    """Returns the comma, semicolon or tab, whichever is most frequent in a line of a CSV file outside of quotes."""
+    """Returns whichever of comma, semicolon and tab occurs most often outside quotes in a line of a CSV file."""
     unquoted = re.sub(r'"[^"]*"', "", line)
     return max(",;\t", key=unquoted.count)
 

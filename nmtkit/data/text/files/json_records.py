@@ -9,8 +9,8 @@ from nmtkit.core.formats import parse_json
 DETECTION_LINES = 64
 """Number of lines at the beginning of a text that are searched for JSON."""
 JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
-"""File endings of JSON lines."""
-EXTRACT_HINT = "use FILE#KEY to read one field of each line, or extract its text first, for example with `jq -r .KEY`"
+"""File extensions of JSON Lines files."""
+EXTRACT_HINT = "use FILE#KEY to read one field of each line, or extract the text first, for example with `jq -r .KEY`"
 JSONL_HINT = f"in a recipe, use `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
@@ -18,7 +18,7 @@ _MISSING = object()
 
 
 def parse_record(line: str, where: str) -> dict[str, Any]:
-    """Parses a line as a JSON object; raises a DataError if it is not one. `where` is the line's name in messages."""
+    """Parses a line as a JSON object; raises a DataError if it is not one. `where` locates the line in messages."""
     record = parse_json(line, where)
     if not isinstance(record, dict):
         raise DataError(
@@ -97,9 +97,9 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 
 
 def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
-    """Raises a DataError for JSON lines where plain text is expected: a model would translate braces and keys.
+    """Raises a DataError for JSON lines where plain text is expected, since a model would translate braces and keys.
 
-    Text counts as JSON lines if each nonempty line at its beginning is a JSON object with keys.
+    Text counts as JSON lines if all nonempty lines at its beginning are JSON objects with keys.
     """
     keys: list[str] = []  # keys of the first object
     for line in lines[:DETECTION_LINES]:
@@ -118,5 +118,6 @@ def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
     if keys:
         shown_keys = shorten(", ".join(keys))
         raise DataError(
-            f"{where}: each line is a JSON object (with {shown_keys}), but plain text is expected here; {remedy}"
+            f"{where}: each line is a JSON object (with the keys {shown_keys}), but plain text is expected here; "
+            f"{remedy}"
         )

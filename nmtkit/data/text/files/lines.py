@@ -1,8 +1,8 @@
 """Reads the lines of files, standard input and archive members, and raises an error at the first fault.
 
-Only LF and CR LF end a line, so that line numbers agree with other tools. A byte-order mark at the beginning is
-removed. Compressed text is recognized by its first bytes. Text is UTF-8 unless the caller or the command specifies a
-different encoding. Lines are decoded in blocks, which is many times faster than one by one.
+Only LF and CR LF end a line, so that line numbers agree with those of other tools. A byte-order mark at the beginning
+is removed. Compressed text is recognized by its first bytes. Text is UTF-8 unless the caller or the command specifies a
+different encoding. Lines are decoded in blocks, which is many times faster than decoding them one by one.
 
 `text_file.TextFile` reads in the same way, but records faults and continues; for columns it uses `column_texts` with
 `is_strict=False`.
@@ -73,7 +73,7 @@ def read_text_blocks(
 
     Raises:
         LineTooLongError: a line is longer than `max_line_bytes`.
-        DamagedArchiveError, DataError, OSError: `stream` raised it.
+        DamagedArchiveError, DataError, OSError: raised by `stream`.
     """
     assert max_line_bytes >= chunk_bytes
     for number, data in enumerate(_whole_lines(stream, chunk_bytes, max_line_bytes)):
@@ -89,9 +89,9 @@ def _whole_lines(stream: ByteStream, chunk_bytes: int, max_line_bytes: float) ->
     pending_bytes = 0
     while piece := stream.read1(chunk_bytes):
         end = piece.rfind(b"\n") + 1  # 0 if the piece has no newline
-        # Only the first line of a piece is checked: it may have begun in earlier pieces, whereas all other lines are
-        # shorter than the piece, which has about `chunk_bytes`, so at most `max_line_bytes`. A stream may return larger
-        # pieces, but the limit only prevents binary data from filling the memory.
+        # Only the first line of a piece is checked, because it may have begun in earlier pieces. All other lines are
+        # shorter than the piece, which has about `chunk_bytes` and thus at most `max_line_bytes`. A stream may return
+        # larger pieces, but the limit only has to prevent binary data from filling the memory.
         bytes_to_first_newline = piece.index(b"\n") if end else len(piece)
         if pending_bytes + bytes_to_first_newline > max_line_bytes:
             raise LineTooLongError
@@ -145,7 +145,7 @@ def text_stream(
 def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
     """Yields the lines of a text file, a pipe or FILE#COLUMN, plain or compressed, without newlines.
 
-    `encoding` is the file's encoding. By default it is the encoding that the command's options specify, or else UTF-8.
+    `encoding` is the file's encoding. Default: the encoding that the command's options specify, or else UTF-8.
 
     Raises:
         DataError: the file cannot be read, is damaged or not text, or has a line that is not valid in its encoding.
@@ -161,13 +161,13 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
     except DamagedArchiveError as error:
         raise DataError(f"{file}: {error}") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot read it: {error.strerror or error}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_stream_lines(
     stream: ByteStream, name: str, encoding: str = "", remedy: str = ""
 ) -> Iterator[str]:
-    """Yields the lines of an open UTF-8 stream; raises an error only after all lines before it.
+    """Yields the lines of an open UTF-8 stream; if a line is faulty, yields all lines before it first.
 
     Args:
         stream: the stream.
@@ -238,11 +238,11 @@ def column_texts(
     is_strict: bool,
     observe: ByteObserver | None = None,
 ) -> Iterator[str]:
-    """Yields the texts in a column of a table, in a field of JSON lines, or in a language of a TMX file.
+    """Yields the texts in a column of a table, in a field of a JSONL file, or in a language of a TMX file.
 
     Args:
         raw: the open file.
-        file: path of the file, for messages; its ending determines the format.
+        file: path of the file, for messages; its extension determines the format.
         column: name of the column, field or language.
         encoding: the file's encoding; "" for UTF-8 or, in a TMX file, the encoding in its XML declaration.
         is_strict: whether undecodable bytes and over-long lines raise a DataError. Otherwise, undecodable bytes become
@@ -250,14 +250,15 @@ def column_texts(
         observe: receives the bytes of the file.
 
     Raises:
-        DataError: the file is not text or not a valid table, there is no such column, or `is_strict` forbids a line.
-        DamagedArchiveError: the file cannot be decompressed completely. If `is_strict` is set, this is a DataError for
-            files other than TMX.
+        DataError: the file is not text or not a valid table, there is no such column, or, if `is_strict` is set, a line
+            is invalid or too long.
+        DamagedArchiveError: the file cannot be decompressed completely. If `is_strict` is set, files other than TMX
+            files raise a DataError instead.
     """
     if is_tmx(file):
         if encoding:
             stream = text_stream(raw, file, encoding, observe)
-            # The recoded text is UTF-8, whatever its XML declaration says.
+            # The recoded text is UTF-8, regardless of its XML declaration.
             yield from read_tmx(stream, file, language=column, encoding="utf-8")
         else:
             yield from read_tmx(decompressed(raw, observe), file, language=column)

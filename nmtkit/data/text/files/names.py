@@ -10,13 +10,13 @@ from nmtkit.core.errors import NmtkitError
 STDIN = "standard input"
 """Name of standard input in messages."""
 COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
-"""Usual file name endings of compressed files."""
+"""Usual file extensions of compressed files."""
 JSON_COLUMN_ENDS = (".jsonl", ".json", ".ndjson")
 _PLAIN_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
 
 
 def without_compression_end(name: str) -> str:
-    """Removes the endings of compressed files, such as .gz, from a file name."""
+    """Removes the extensions of compressed files, such as .gz, from a file name."""
     for end in COMPRESSED_ENDS:
         name = name.removesuffix(end)
     return name
@@ -40,7 +40,7 @@ def text_path(path: str) -> str:
 
 
 def is_tmx(file: str) -> bool:
-    """Returns whether a file is a TMX file according to its name."""
+    """Returns whether a file is a TMX file, judging by its name."""
     return without_compression_end(file.lower()).endswith(".tmx")
 
 
@@ -48,7 +48,7 @@ def is_tmx(file: str) -> bool:
 
 
 def require_encoding(name: str) -> str:
-    """Returns the name unchanged; raises an NmtkitError if Python has no text encoding of this name."""
+    """Returns the name unchanged; raises an NmtkitError if Python has no text encoding by this name."""
     try:
         "a".encode(name)
         codecs.getincrementaldecoder(name)
@@ -68,7 +68,7 @@ def is_utf8(name: str) -> bool:
 def parse_encodings(values: Iterable[str]) -> dict[str, str]:
     """Parses the values of `--encoding`: NAME, or FILE=NAME.
 
-    Returns a mapping from absolute paths to encodings; the key "" gives the encoding of all other files.
+    Returns a mapping from absolute paths to encodings; the key "" holds the encoding of all other files.
     """
     encodings: dict[str, str] = {}
     for value in values:
@@ -81,7 +81,7 @@ def parse_encodings(values: Iterable[str]) -> dict[str, str]:
         if encodings.setdefault(key, require_encoding(name)) != name:
             text = file if separator else "all text"
             raise NmtkitError(
-                f"--encoding: both {encodings[key]} and {name} are specified for {text}; use only one of them"
+                f"--encoding: both {encodings[key]} and {name} are specified for {text}; specify only one of them"
             )
     return encodings
 

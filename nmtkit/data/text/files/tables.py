@@ -1,8 +1,8 @@
-"""Reads one column of a file: a column of a table, a language of a TMX file, or a field of JSON lines.
+"""Reads one column of a file: a column in a table, a language in a TMX file, or a field in a JSONL file.
 
 Wherever a text file is expected, `FILE#COLUMN` refers to such a column: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
-data.jsonl#translation.en. Each column is read separately, in one pass and in constant memory. The nth text of a column
-belongs to the nth text of any other column.
+data.jsonl#translation.en. Each column is read separately, in one pass and in constant memory. The nth texts of all
+columns belong together.
 """
 
 import csv
@@ -21,23 +21,23 @@ _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
 """Inline TMX elements that contain formatting codes instead of text. In contrast, the content of `hi` is text."""
 _UNITS_TO_SEE = 1000
-"""A language that is missing from this many units at the beginning of a TMX file is an error."""
+"""If the language does not occur in about this many units at the beginning of a TMX file, reading fails."""
 _MAX_CELL = 1 << 24  # characters
 
 
 _ENDS_WITHOUT_COLUMNS = (".srt", ".vtt", ".sub", ".html", ".htm", ".xml", ".xlf", ".xliff", ".md")
-"""Endings of subtitles and markup files, which would otherwise be read as tables with a single column."""
+"""Extensions of subtitle and markup files, which would otherwise be read as tables with a single column."""
 
 
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
-    """Yields the texts in one column of a table, or in one field of JSON lines.
+    """Yields the texts in one column of a table, or in one field of a JSONL file.
 
-    A column is named by its header in the first row, or by its number, counted from 1, if the file has no header. If a
-    row has too few cells, its text is empty. Newlines in a cell become spaces.
+    A column is specified by its name in the first row or, if the file has no header, by its number, counted from 1. A
+    missing cell counts as empty text. Newlines in a cell become spaces.
 
     Args:
         lines: lines of the file.
-        file: name of the file, whose ending determines the format.
+        file: name of the file; its extension determines the format.
         column: name or number of the column, or name of the field.
 
     Raises:
@@ -84,7 +84,7 @@ def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
         yield from reader
     except csv.Error as fault:
         raise DataError(
-            f"{file}, line {reader.line_num}: not valid CSV ({fault}); correct its quotation marks"
+            f"{file}, line {reader.line_num}: not valid CSV ({fault}); correct the quotation marks"
         ) from fault
 
 
@@ -96,14 +96,14 @@ def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
         index = int(column) - 1
         if not 0 <= index < len(first):
             columns = f"{len(first)} columns" if len(first) != 1 else "1 column"
-            raise DataError(f"{file}: there is no column {column}; its first row has {columns}")
+            raise DataError(f"{file}: there is no column {column}; the first row has {columns}")
         yield _one_line(first[index])
     elif column in first:
         index = first.index(column)
     else:
         heads = shorten(", ".join(first))
         raise DataError(
-            f"{file}: there is no column {column!r} in its first row ({heads}); use one of these names or, if the file "
+            f"{file}: there is no column {column!r} in the first row ({heads}); use one of these names or, if the file "
             f"has no header, a number from 1 to {len(first)}"
         )
     for row in rows:
@@ -119,7 +119,7 @@ def _one_line(text: str) -> str:
 
 
 class _TmxReader:
-    """Collects the texts in one language while a TMX file is parsed. Entity declarations are an error."""
+    """Collects the texts in one language while a TMX file is parsed; rejects entity declarations."""
 
     def __init__(self, file: str, language: str, encoding: str | None) -> None:
         self.file = file
@@ -149,7 +149,7 @@ class _TmxReader:
             self._text = []
         elif name in _TMX_CODES:
             self._codes += 1
-            if name == "ph" and self._text is not None:  # it often represents a line break
+            if name == "ph" and self._text is not None:  # `ph` often represents a line break
                 self._text.append(" ")
 
     def _end(self, name: str) -> None:
@@ -186,16 +186,16 @@ class _TmxReader:
 
     def _refuse_entity(self, name: str, *_: Any) -> None:
         raise DataError(
-            f"{self.file}: it declares an entity ({name!r}), but declared entities are not supported; replace it with "
-            "its text"
+            f"{self.file}: declares the entity {name!r}, but entity declarations are not supported; remove the "
+            f"declaration and replace each `&{name};` with its text"
         )
 
     def require_language(self) -> None:
-        """Raises a DataError if there were units, but none of them had a text in the language."""
+        """Raises a DataError if there were translation units, but none of them had text in the language."""
         if self.units and not self.found:
             languages = ", ".join(self.languages) or "none"
             raise DataError(
-                f"{self.file}: there is no text in the language {self._language!r}; the languages of this file are "
+                f"{self.file}: there is no text in the language {self._language!r}; languages in this file: "
                 f"{languages}"
             )
 

@@ -29,33 +29,33 @@ from nmtkit.data.text.files.lines import (
 from nmtkit.data.text.files.names import given_encoding, split_reference
 
 BLOCK_LINES = 4096
-"""`TextFile.fill` stops reading once this many decoded lines wait to be taken, unless the caller asks for more."""
+"""`TextFile.fill` stops reading once this many decoded lines are ready, unless the caller asks for more."""
 
 ByteObserverFactory: TypeAlias = Callable[[str], ByteObserver]
-"""Takes the path of a file that is being opened, without #COLUMN; returns the observer of its bytes."""
+"""Takes the path, without #COLUMN, of a file that is being opened; returns an observer for the file's bytes."""
 
 _BUFFER_BYTES = 1 << 19
 """Size of the buffer of an open file."""
 _COLUMN_LINES = 512
 """Maximum number of texts in a `TextBlock` that is read from a column."""
 _MAX_GUESSES = 3
-"""Maximum number of attempts to guess a file's encoding: a guess may take a second, and fails for binary data."""
+"""Maximum number of attempts to guess a file's encoding: each may take a second, and all fail for binary data."""
 
 
 class TextFile:
     """The lines of one plain or compressed file, read block by block, and the problems found in it.
 
     Call `fill` and `take` in turn until `fill` returns 0. Faults of the whole file are recorded; to get them, call
-    `take_faults` after each `fill`, including the last one. If the rest of the file cannot be read, the lines end there
-    and `is_readable` is set to False. The first call of `fill` opens the file; it is closed once it has been read to
-    its end.
+    `take_faults` after each `fill`, including the last one. If the rest of the file cannot be read, `fill` provides no
+    further lines, and `is_readable` is set to False. The first call of `fill` opens the file, which is closed once it
+    has been read to the end.
 
-    If `encoding` is certainly wrong, or the file cannot be decoded with it at all, that is the user's mistake rather
-    than a fault of the file, and `fill` raises a DataError. The object must not be used afterwards: `is_readable` is
-    still True, and `fill` returns 0. For FILE#COLUMN the mistake is recorded as a fault of the column.
+    If `encoding` is clearly wrong, or the file cannot be decoded with it at all, this is the user's mistake rather than
+    a fault of the file, and `fill` raises a DataError. The object must not be used afterwards: `is_readable` is still
+    True, and `fill` returns 0. For FILE#COLUMN, the mistake is recorded as a fault of the column.
 
-    For FILE#COLUMN, a "line" is a text of the column, also in the numbers of lines in faults. Byte-order marks and
-    mixed line endings are then not recorded.
+    For FILE#COLUMN, a "line" is a text in the column, and the line numbers of faults count these texts. Byte-order
+    marks and mixed line endings are not recorded in this case.
     """
 
     def __init__(
@@ -65,15 +65,14 @@ class TextFile:
         allow_pipes: bool = False,
         encoding: str = "",
     ) -> None:
-        """Opens nothing; `fill` opens the file.
+        """Does not open the file yet; the first call of `fill` does.
 
         Args:
             path: a file, or FILE#COLUMN.
-            observer_for: called with the path, without #COLUMN, when the file is opened; returns the observer of its
-                bytes.
+            observer_for: called with the path, without #COLUMN, when the file is opened; returns an observer for the
+                file's bytes.
             allow_pipes: whether the path may be something other than a regular file, for example a named pipe.
-            encoding: the file's encoding. By default it is the encoding that the command's options specify, or else
-                UTF-8.
+            encoding: the file's encoding. Default: the encoding that the command's options specify, or else UTF-8.
         """
         self.path = path
         self._file, self._column = split_reference(path)
@@ -83,14 +82,14 @@ class TextFile:
         """The file's probable encoding: `wide_guess` if it is set, otherwise guessed from the first lines that are not
         UTF-8. A guess from lines is meaningless if `encoding` is set."""
         self.wide_guess: EncodingGuess | None = None
-        """Set to UTF-16 or UTF-32 if the file has this encoding and therefore cannot be read."""
+        """Set to UTF-16 or UTF-32 if the file is in that encoding and therefore cannot be read."""
         self._n_guesses = 0
         self.n_lines = 0
         """Number of lines decoded so far, including lines that have not been taken yet."""
         self.bom_length = 0
         """Length of the byte-order mark, in bytes."""
         self.is_readable = True
-        """False once the file has turned out to be damaged, binary or unreadable, or not to have the column."""
+        """False once the file has turned out to be damaged, binary or unreadable, or the column does not exist."""
         self._observer_for = observer_for
         self._allow_pipes = allow_pipes
         self._new_faults: list[FileFault] = []
@@ -99,18 +98,18 @@ class TextFile:
         self._first_crlf_line = 0  # line number; 0 means none
         self._blocks = self._read()
         self._ready: list[str] = []  # lines that have been decoded, but not taken yet
-        # Indices of undecodable lines that have not been taken yet, ascending. Unlike rows, they count from the
-        # beginning of the file. `take` relies on `n_lines` and `_ready` growing by the same block, so `_read` must not
-        # read blocks ahead.
+        # Indices of undecodable lines that have not been taken yet, in ascending order. Unlike rows, they count from
+        # the beginning of the file. `take` relies on each block being added to `n_lines` and `_ready` together, so
+        # `_read` must not read blocks ahead.
         self._faulty_indices: list[int] = []
 
     def fill(self, min_lines: int = 0) -> int:
         """Reads until at least `min_lines` lines are ready to be taken, or the file ends.
 
-        If fewer than `BLOCK_LINES` lines are ready, it reads about `BLOCK_BYTES` even without `min_lines`. Returns the
-        number of ready lines.
+        Even without `min_lines`, reads until `BLOCK_LINES` lines are ready or about `BLOCK_BYTES` have been read.
+        Returns the number of ready lines.
         """
-        read_bytes = 0  # remains 0 for a column, so that only `BLOCK_LINES` limits it
+        read_bytes = 0  # remains 0 for a column, so that only `BLOCK_LINES` limits reading
         while len(self._ready) < min_lines or (
             len(self._ready) < BLOCK_LINES and read_bytes < BLOCK_BYTES
         ):
@@ -122,7 +121,7 @@ class TextFile:
         return len(self._ready)
 
     def take(self, count: int) -> tuple[list[str], list[int]]:
-        """Returns up to `count` ready lines, and the indices of undecodable ones among them."""
+        """Returns up to `count` ready lines, and the indices of the undecodable lines among them."""
         first_index = self.n_lines - len(self._ready)  # index in the file of the first ready line
         end_index = first_index + count
         lines = self._ready[:count]
@@ -158,7 +157,7 @@ class TextFile:
             self._report_damage(error)
         except OSError as error:
             why = error.strerror or str(error)
-            message = f"{self.path}: cannot read it: {why}"
+            message = f"{self.path}: cannot be read: {why}"
             self._fail(MISSING, self.n_lines + 1, detail=why, message=message)
         else:
             self._report_mixed_line_endings()
@@ -166,7 +165,7 @@ class TextFile:
     def _open(self) -> BufferedReader:
         path = Path(self._file)
         if not self._allow_pipes and path.exists() and not path.is_file():
-            raise OSError("it is not a file")
+            raise OSError("not a regular file")
         return BufferedReader(FileIO(self._file), _BUFFER_BYTES)
 
     def _text_blocks(
@@ -174,7 +173,7 @@ class TextFile:
     ) -> Iterator[TextBlock]:
         """Yields the blocks of a file that is read as a whole; none if it is not text."""
         stream = text_stream(raw, self.path, self.encoding, observe)
-        # Lines may have any length, so a file without newlines is read completely.
+        # Lines may have any length, so a file without newlines is read into memory completely.
         for number, block in enumerate(read_text_blocks(stream, BLOCK_BYTES)):
             if number == 0:
                 not_text = why_not_text(block.data, self.path, self.encoding)
@@ -207,14 +206,15 @@ class TextFile:
                     yield _column_block(lines)
                     lines = []
         except (DataError, DamagedArchiveError) as error:
-            # Recorded after the lines before it. An OSError goes to `_read` at once, and these lines are lost.
+            # The lines before the fault are yielded before it is recorded. An OSError is not caught here: it propagates
+            # to `_read` immediately, so these lines are lost.
             fault = error
         if lines:
             yield _column_block(lines)
         if isinstance(fault, DamagedArchiveError):
             self._report_damage(fault)
         elif fault is not None:
-            # A table that is binary, in UTF-16, or not in the specified encoding is also a fault of the column.
+            # Also recorded as a fault of the column: a table that is binary, UTF-16 or not in the specified encoding.
             self._fail(COLUMN, self.n_lines + 1, detail=str(fault), message=str(fault))
 
     def _record(self, block: TextBlock) -> None:
@@ -271,10 +271,11 @@ def _column_block(lines: list[str]) -> TextBlock:
 def read_lines_lenient(path: str, encoding: str = "") -> Iterator[str]:
     """Yields the lines of a text file as far as it can be read, with lone surrogates for undecodable bytes.
 
-    Faults of the whole file only end the lines. A file that cannot be opened or is not a regular file has no lines.
+    If the rest of the file cannot be read, the lines end without an error. A file that cannot be opened or is not a
+    regular file has no lines.
 
     Raises:
-        DataError: `encoding` is certainly wrong, or the file cannot be decoded with it at all.
+        DataError: `encoding` is clearly wrong, or the file cannot be decoded with it at all.
     """
     file = TextFile(path, encoding=encoding)
     while count := file.fill():
@@ -286,8 +287,8 @@ def encoding_evidence(path: str) -> EncodingEvidence:
     """Reads a whole file, and returns evidence about its encoding.
 
     Raises:
-        DataError: the encoding that the command's options specify is certainly wrong, or the file cannot be decoded
-            with it at all.
+        DataError: the encoding that the command's options specify is clearly wrong, or the file cannot be decoded with
+            it at all.
     """
     file = TextFile(path)
     evidence = EncodingEvidence()
