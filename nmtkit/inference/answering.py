@@ -1,7 +1,7 @@
 """Computes a trained model's answers to the examples of a task, and scores them.
 
-A `system` is an opened model: a `TextModel`, which is a `Translator` if the model generates text. `system.model` is its
-network.
+A `system` is an opened model: a `Translator` if the model generates text, otherwise a `TextModel`. Its attribute
+`model` is the neural network.
 """
 
 import time
@@ -26,11 +26,11 @@ class Answers:
     """A model's answers to a list of examples."""
 
     texts: list[str]
-    """The answer to each example; empty if nothing was answered."""
+    """The answer to each example; empty if no answers were computed."""
     n_truncated: int = 0
     """Number of sources that were truncated; 0 if the answers come from `task.predict`.
 
-    If each token has a label, the answers to these sources lack the labels of the omitted tokens.
+    If the task labels each token, the answers to truncated sources lack labels for the omitted tokens.
     """
     n_tokens: int = 0
     """Number of tokens that the search generated, including EOS; 0 if there was no search."""
@@ -42,11 +42,11 @@ class ScoredAnswers:
 
     examples: Sequence[Example]
     answers: Answers
-    """The answers to the examples; without texts if there are no metrics."""
+    """The answers to the examples; their `texts` are empty if there are no metrics."""
     scores: list[Score]
-    """One score per metric; empty if there are no metrics, or if an example lacks its reference."""
+    """One score per metric; empty if there are no metrics, or if any example lacks a reference."""
     seconds: float
-    """Time spent on answering, not including the time to open the model."""
+    """Time spent on answering, excluding the time to open the model."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RankedLabel:
 
 
 def model_inputs(task: Task, examples: Sequence[Example]) -> list[InputLine]:
-    """Returns the model's input for each example, wrapped in a `Request` if it has tags or languages."""
+    """Returns the model's input for each example, wrapped in a `Request` if the example has tags or languages."""
     column = task.columns[0].name
     lines: list[InputLine] = []
     for example in examples:
@@ -70,7 +70,7 @@ def model_inputs(task: Task, examples: Sequence[Example]) -> list[InputLine]:
 
 
 def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answers:
-    """Returns a model's answers to examples, of which only the task's first column is read.
+    """Returns a model's answers to examples; reads only the task's first column.
 
     Calls `task.predict` if it is set. Otherwise a `GenerationTask` searches for the best text, and a `LabellingTask`
     chooses the most probable labels. All answers are held in memory, so callers split large inputs into windows.
@@ -89,7 +89,9 @@ def _answer_by_search(
 ) -> Answers:
     assert isinstance(system, Translator), "the model of a GenerationTask is a decoder"
     n_best_lists = system.search(model_inputs(task, examples), need_log_probs=False)
-    best = [n_best[0] for n_best in n_best_lists]  # each list has one translation, even if empty
+    best = [
+        n_best[0] for n_best in n_best_lists
+    ]  # each list has one translation, which may be empty
     # `token_log_probs` has an entry for each generated token, including EOS, though it may be NaN.
     n_tokens = sum(len(translation.token_log_probs) for translation in best)
     return Answers(
@@ -148,7 +150,7 @@ def _encode_examples(
     requests = [Request.from_line(line) for line in model_inputs(task, examples)]
     return system.encode_sources(
         lines=[request.source for request in requests],
-        # The tags of an example replace those of the model.
+        # An example's tags replace the model's.
         tags=[request.tags or system.tags for request in requests],
         languages=[request.languages for request in requests],
     )
@@ -160,13 +162,13 @@ def _log_probs_of_sources(system: TextModel, sources: Sequence[SourceLine]) -> l
     with torch.inference_mode(), threads_for(len(sources)):
         for indices in bucket_by_length(lengths, system.batch_budget):
             batch = make_batch([sources[index] for index in indices]).to(system.device)
-            # The same as in `Model.forward`.
+            # The same steps as in `Model.forward`.
             output, memory = system.model.read(batch)
             log_probs = system.model.predict(output, memory).cpu()  # (B, L) or (B, S, L)
             for index, source_log_probs in zip(indices, log_probs, strict=True):
                 if source_log_probs.dim() > 1:
-                    # Drop the rows of EOS and padding, which have no label. The source has no tags, because a recipe
-                    # with one label per token must not have any.
+                    # Drop the rows of EOS and padding, which have no label. The source has no tags, because recipes
+                    # with one label per token do not allow any.
                     source_log_probs = source_log_probs[: sources[index].length]
                 log_probs_by_index[index] = source_log_probs
     return [log_probs_by_index[index] for index in range(len(sources))]
@@ -179,7 +181,7 @@ def answer_and_score(
     metrics: Sequence[str],
     metric_options: Options,
 ) -> ScoredAnswers:
-    """Returns a model's answers and their scores. If `metrics` is empty, the model does not answer anything.
+    """Returns a model's answers and their scores. If `metrics` is empty, no answers are computed.
 
     Loss and perplexity are computed in `nmtkit.experiment.evaluation`.
     """
@@ -201,7 +203,7 @@ def score_answers(
     metrics: Sequence[str],
     metric_options: Options,
 ) -> list[Score]:
-    """Returns the score of each metric; an empty list if any example lacks its reference, as in some test sets.
+    """Returns a score for each metric; an empty list if any example lacks a reference, as in some test sets.
 
     `task.references` names the column with the references. A task without references has no metrics.
     """

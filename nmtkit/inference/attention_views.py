@@ -54,7 +54,7 @@ class ExamplePicture(ABC):
     @classmethod
     @abstractmethod
     def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
-        """Makes the picture for an example, rows of numbers `(R, F)`, and the model's answer.
+        """Makes a picture of an example's rows of numbers `(R, F)` and the model's answer.
 
         Raises:
             NmtkitError: there is nothing to draw.
@@ -75,11 +75,11 @@ def align(
 ) -> list[SoftAlignment]:
     """Returns how strongly each target word attends to each source word; `SoftAlignment.links` derives hard links.
 
-    The model reads each pair. The row of a target token is the attention in the step that generates the token (in a
-    Transformer, the attention of the layer that its recipe selects). Words are the whitespace-separated words of the
-    text, regardless of how the tokenizer splits them. Tokens are merged into words: the columns of a source word's
-    tokens are summed, and the rows of a target word's tokens are averaged. EOS has no row or column. The
-    weights of a pair with an empty side are zero.
+    The model reads both sides of each pair. The row of a target token is the attention in the step that generates the
+    token (in a Transformer, the attention of the layer that the recipe selects). Words are separated by whitespace,
+    regardless of how the tokenizer splits the text. Tokens are merged into words: the columns of a source word's tokens
+    are summed, and the rows of a target word's tokens are averaged. EOS has no row or column. If one side of a pair is
+    empty, all its weights are zero.
 
     Args:
         reader: the model.
@@ -160,7 +160,8 @@ def picture(
         reader: the model.
         translation: a translation with attention.
         number: number of the source line, for messages.
-        subwords: whether to show tokens; otherwise tokens are merged into words and any punctuation that follows them.
+        subwords: whether to show tokens; if False, they are merged into words, with punctuation attached to the
+            preceding word.
     """
     from nmtkit.plots import AttentionPicture
 
@@ -225,7 +226,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
 @torch.no_grad()
 def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
-    """Returns a picture of a classifier's attention over each text, titled with its most probable label."""
+    """Returns a picture of a classifier's attention over each text, titled with the text's most probable label."""
     from nmtkit.plots.documents import DocumentPicture
 
     reader.require_attention("show attention")
@@ -256,9 +257,9 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
                 word_starts = [word.start for word in display_word_spans(read_tokens)]
                 sentence_weights = weights[first : first + len(read_tokens)]
                 words_by_sentence.append(_words(read_tokens))
-                # The weight of a word is the sum over its tokens.
+                # The weight of a word is the sum of its tokens' weights.
                 weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))
-            first += len(tokens) + 1  # with the end-of-sentence token
+            first += len(tokens) + 1  # plus the end-of-sentence token
         picture = DocumentPicture(
             words_by_sentence,
             weights_by_sentence,
@@ -278,7 +279,8 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     if model is None:
         kind = reader.outline.config.kind
         raise NmtkitError(
-            f"the language model {reader.name!r} ({kind}) does not attend to earlier words; use an lstmn"
+            f"the attention of the language model {reader.name!r} ({kind}) to earlier words cannot be shown; "
+            "use an lstmn"
         )
     pictures = []
     for number, source in enumerate(reader.encode_sources(texts), start=1):
@@ -296,7 +298,7 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     return pictures
 
 
-def require_heads(reader: TextModel, what: str = "layers of attention heads") -> MultiHeadModel:
+def require_heads(reader: TextModel, what: str = "multi-head attention layers") -> MultiHeadModel:
     """Returns the model; raises an NmtkitError if it has no layers of multi-head attention."""
     model = as_multi_head(reader.model)
     if model is None:
@@ -346,14 +348,15 @@ def head_pictures(
 
 
 def positions(reader: TextModel, max_positions: int) -> tuple[NDArray[np.float32], str]:
-    """Returns the source's first P position vectors, `(P, H)` with P <= `max_positions`, and a title for a picture."""
-    kind, vectors = require_heads(reader, "position vectors").positions(max_positions)
+    """Returns the first P <= `max_positions` source position embeddings, `(P, H)`, and a title for a picture."""
+    kind, vectors = require_heads(reader, "position embeddings").positions(max_positions)
     return vectors.detach().float().cpu().numpy(), f"{reader.name}: {kind} positions"
 
 
 def _no_known_letters(number: int) -> DataError:
     return DataError(
-        f"source line {number} has no letters that the tokenizer knows, so there is nothing to draw"
+        f"source line {number} contains no text that the tokenizer can encode, "
+        "so there is nothing to draw"
     )
 
 
@@ -362,8 +365,8 @@ def merge_subwords(
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
     """Merges the pieces of both sides into words for display (see `display_word_spans`), and merges their attention.
 
-    The columns of a source word's pieces are *summed*, since attending to a word is attending to any of its pieces. The
-    rows of a target word's pieces are *averaged*. Rows that sum to one still do.
+    The columns of a source word's pieces are *summed*, since attending to a word means attending to any of its pieces.
+    The rows of a target word's pieces are *averaged*. Rows that sum to one still do.
 
     Args:
         src_pieces: S' source pieces.
@@ -386,8 +389,8 @@ def merge_windows(
 ) -> list[SourceWindow]:
     """Converts windows over pieces into windows over the words of `merge_subwords`.
 
-    The input has either one window for each target piece or no windows. Windows are measured in source pieces, with 0
-    in the middle of the first one. The pieces of a word share the width of the word's column equally; positions outside
+    There must be a window for each target piece, or none at all. Windows are measured in source pieces, with 0 in the
+    middle of the first piece. The pieces of a word share the width of the word's column equally; positions outside
     the text are measured in whole columns. A target word's centre is the mean of its pieces' centres, and its window
     covers all of its pieces' windows.
     """
@@ -396,7 +399,7 @@ def merge_windows(
     if not windows:
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"
-    # Left edges of the words, and the right edge of the last one, in pieces and in words.
+    # Left edges of the words, and the right edge of the last word, in pieces and in words.
     word_starts = [word.start for word in display_word_spans(src_pieces)]
     piece_edges = np.array([*word_starts, len(src_pieces)]) - 0.5
     word_edges = np.arange(len(piece_edges)) - 0.5
@@ -418,7 +421,7 @@ def merge_windows(
 def merge_gates(
     tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
 ) -> tuple[NDArray[np.float64], frozenset[int]]:
-    """Computes p_gen for the words of `merge_subwords`, and finds out which of the words were copied.
+    """Computes p_gen for the words of `merge_subwords`, and determines which of them were copied.
 
     Only pieces with a letter or a digit count, since a comma after a copied name is usually generated. If a word has no
     such pieces, all of its pieces count. A word's p_gen is the mean over these pieces, and the word counts as copied if

@@ -85,7 +85,7 @@ class TargetLine:
     """Like `ids`, but source words that the target vocabulary lacks have extended ids (V and above) instead of UNK."""
 
     def after_prompt(self, source: SourceLine) -> "TargetLine":
-        """Prepends the prompt if the source is one; otherwise returns the translation unchanged."""
+        """Prepends the source if it is a prompt; otherwise returns the translation unchanged."""
         if not source.is_prompt:
             return self
         return TargetLine(source.ids + self.ids, source.ids + self.extended)
@@ -104,23 +104,24 @@ def require_pairs(
     """Raises a DataError unless there are as many partners as sources; `partners=None` is allowed."""
     if partners is not None and len(partners) != len(sources):
         raise DataError(
-            f"there are {len(sources)} source lines but {len(partners)} {what} lines; their numbers must be equal"
+            f"there are {len(sources)} source lines but {len(partners)} {what} lines; "
+            f"each source line needs exactly one {what} line"
         )
 
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Maximum size, in bytes, of the log-probabilities that are held at once when given targets are scored."""
+"""Maximum size in bytes of the log-probabilities that `score_targets` holds in memory at once."""
 MIN_ROWS = {"cpu": 32, "cuda": 128}
 MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
-"""A batch has at least MIN_ROWS rows, even if it exceeds the token budget by a factor of up to MAX_OVERSHOOT.
+"""A batch may exceed the token budget by a factor of up to MAX_OVERSHOOT to have at least MIN_ROWS rows.
 
 Otherwise a batch of long articles would have only a few rows, which is inefficient: each decoding step reads the whole
 output matrix, no matter how many rows the batch has.
 """
 MIN_COUNTED_LENGTH = 16
-"""Shorter sources count as this many tokens, since the output layer costs the same for a row of any source length."""
+"""Shorter sources count as this many tokens, since the cost of the output layer does not depend on source length."""
 WINDOW = {"cpu": 1024, "cuda": 16384}
-"""Number of lines that are read together; large enough for batches of sentences with similar lengths."""
+"""Number of lines that are read together; large enough to form batches of sentences with similar lengths."""
 MAX_SHOWN_LANGUAGES = 8
 MIN_SENTENCES_PER_SEARCH = 8
 """Minimum number of sentences per decoder; with fewer, an additional decoder does not pay off."""
@@ -261,7 +262,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def outline(self) -> Model:
-        """A model of the same shape, perhaps without weights, whose settings, sizes and abilities can be read."""
+        """A model of the same shape, possibly without weights, whose settings, sizes and abilities can be read."""
         return self.opened.outline if isinstance(self.opened, ModelOnDemand) else self.opened
 
     @property
@@ -343,7 +344,7 @@ class TextModel(metaclass=ListsPublicNames):
             languages: source and target language of each line, if they may differ from the model's.
 
         Raises:
-            DataError: a line is not of the kind that the model reads.
+            DataError: a line is not in the form that the model reads.
         """
         if any(map(any, languages)):
             return self._encode_by_direction(lines, tags, languages)
@@ -385,7 +386,7 @@ class TextModel(metaclass=ListsPublicNames):
         ids_of_tags = {words: self.tag_ids(words) for words in dict.fromkeys(tags)}
         prefix: tuple[int, ...] = ()
         if not is_prompt and "tgt" in self.tokenizers:
-            # Tokens that the tokenizer puts before every target, such as an imported model's language.
+            # Tokens that the tokenizer puts before every target, such as an imported model's language token.
             prefix = tuple(self.tokenizers.tgt.encode(""))
         sources = []
         for number, (text, text_ids) in enumerate(zip(texts, ids_of_texts, strict=True)):
@@ -466,13 +467,13 @@ class TextModel(metaclass=ListsPublicNames):
         Args:
             requests: source lines with constraints.
             glossary: a glossary for all lines.
-            config: search settings; they must support constraints if there are any.
+            config: search settings, which must support required and forbidden terms if there are any.
         """
         if glossary is not None:
             config.reject_constraints()
             if self.reads != "text":
                 raise NmtkitError(
-                    f"the model {self.name!r} does not read text, so it cannot use a glossary; remove it"
+                    f"the model {self.name!r} does not read text, so it cannot use a glossary; remove the glossary"
                 )
             requests = [glossary.apply(request) for request in requests]
         tags = [request.tags or self.tags for request in requests]
@@ -484,7 +485,7 @@ class TextModel(metaclass=ListsPublicNames):
             source = sources[number]
             if source.is_empty:
                 raise DataError(
-                    f"{request.place}: has a prefix or terms, but no source to translate; add the source"
+                    f"{request.place}: an empty source cannot have a prefix or terms; add the source"
                 )
             (prefix,) = self.encode_targets([request.prefix], [source])
             terms = encode_terms(
@@ -522,7 +523,7 @@ class TextModel(metaclass=ListsPublicNames):
         if self.outline.config.copies:
             target = self._extended_target(tokens, source)
         else:
-            # Unlike `text_ids`, `ids` accepts special tokens, such as those of languages.
+            # Unlike `text_ids`, `ids` accepts special tokens, such as language tokens.
             ids = self.tokenizers.tgt.vocabulary.ids(tokens)
             target = TargetLine(ids, ids)
         spelled = self.tokenizers.tgt.pieces(target.extended, source.oov)
@@ -551,7 +552,7 @@ class TextModel(metaclass=ListsPublicNames):
     ) -> Iterator[tuple[list[int], Batch]]:
         """Yields batches on the CPU, each with the indices of its pairs; skips pairs with an empty source."""
         targets_with_prompts = []
-        nonempty_pairs = []  # indices of the pairs in batches
+        nonempty_pairs = []  # indices of the pairs that go into batches
         lengths = []
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             target_with_prompt = target.after_prompt(source)
@@ -619,7 +620,8 @@ def make_batch(
 
     Args:
         sources: lines that were encoded for one model.
-        targets: the translation of each source if it is given, including the prompt if the source is a prompt.
+        targets: given translations of the sources, each preceded by the prompt if its source is a prompt; None if there
+            are no given translations.
         width: number of source columns. None selects the minimum: the length of the longest source, with EOS.
     """
     tgt_ids: list[list[int]] | None = None

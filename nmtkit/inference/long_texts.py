@@ -42,7 +42,7 @@ _BEFORE_NUMBER = re.compile(
 MAX_ABBREVIATION_LETTERS = 40
 """Maximum number of characters before a full stop that are searched for an abbreviation."""
 PARAGRAPH_WORDS = 120
-"""Maximum mean number of words of lines that are treated as paragraphs; longer lines are treated as articles."""
+"""Maximum mean number of words per line for lines to count as paragraphs; longer lines count as articles."""
 PARAGRAPH_SENTENCES = 3
 PARAGRAPH_BYTES = 100
 """A line with at least PARAGRAPH_SENTENCES sentences and PARAGRAPH_BYTES bytes is a paragraph; lines in training
@@ -56,7 +56,7 @@ def segment_sentences(line: str) -> list[str]:
     and then by anything but a lower-case letter. The Chinese and Japanese marks "。！？" end a sentence in any context.
     A full stop does not end a sentence after a title (Dr.), a single capital letter (J. Smith), letters with full stops
     between them (e.g., z.B., U.S.), a number of one or two digits (German: am 3. Mai), or words such as "Fig." before a
-    number; two sentences are therefore not split if the first one ends in such a word. The function does not recognize
+    number. Therefore, two sentences are not split if the first one ends in such a word. The function does not recognize
     other abbreviations before a capital letter, sentences that begin with a lower-case letter, or the ends of sentences
     in languages that mark them in other ways (Thai, Lao).
     """
@@ -115,8 +115,8 @@ def looks_like_paragraph(line: str) -> bool:
 def looks_like_one_article(lines: Sequence[str]) -> bool:
     """Returns whether lines look like the paragraphs of a single article.
 
-    Paragraphs are short and separated by blank lines, of which at least two are required. In a text with a whole
-    article on each line, lines are longer, and blank lines are rare.
+    Paragraphs are short, and separated by blank lines; at least two such gaps are required. If each line is a whole
+    article instead, lines are longer, and blank lines are rare.
     """
     text = "\n".join(line.strip() for line in lines)
     gaps = re.findall(r"\n{2,}", text.strip("\n"))
@@ -136,7 +136,7 @@ class JoinedTranslation:
     parts: list[Translation]
     """Translation of each part, in order; empty for an empty line."""
     kind: str
-    """What the parts are: "sentences" or "windows"."""
+    """Kind of the parts: "sentences" or "windows"."""
     source: str = ""
     """The complete line."""
     others: tuple["JoinedTranslation", ...] = ()
@@ -173,13 +173,13 @@ def best_combinations(
 ) -> list[list[int]]:
     """Returns the `count` combinations of the parts' translations with the highest total scores.
 
-    The result is exact, since each prefix of a best combination is itself among the best combinations for the same
-    parts.
+    The result is exact, since each prefix of a best combination is itself among the best combinations for the parts
+    that it covers.
 
     Args:
         alternatives: the candidate translations of each part.
         count: maximum number of combinations.
-        cut_last: whether to rank combinations first by how few of their translations were cut off at the length limit,
+        cut_last: whether combinations with fewer translations that were cut off at the length limit always rank higher,
             as in a search with `at_limit: behind`.
 
     Returns:
@@ -217,7 +217,7 @@ class LongTextTranslator(ABC):
     def stream(
         self, windows: Iterable[Sequence[str | Request]], need_copies: bool = False, n_best: int = 1
     ) -> Generator[list[JoinedTranslation], None, None]:
-        """Translates lines that arrive in windows, in input order; see `Translator.stream`.
+        """Translates lines that arrive in windows, and yields results in input order; see `Translator.stream`.
 
         The `n_best` results of a line are the combinations of its parts' `n_best` results with the highest total
         scores; all but the first are in `JoinedTranslation.others`. The prefix of a request applies to its first part,
@@ -265,7 +265,7 @@ class LongTextTranslator(ABC):
     ) -> Iterator[list[str | Request]]:
         """Yields windows of parts, and appends each line and its number of parts to `lines`.
 
-        An empty line has no parts. An empty text is translated in its place, so that the line gets a result.
+        An empty line has no parts; an empty text is translated instead, so that the line gets a result.
         """
         for window in windows:
             window_parts: list[str | Request] = []
@@ -298,7 +298,7 @@ class LongTextTranslator(ABC):
             parts[0] = replace(parts[0], prefix=request.prefix)
         elif request.prefix or request.must:
             raise DataError(
-                f"{request.place}: has a prefix or terms, but no source to translate; add the source"
+                f"{request.place}: an empty source cannot have a prefix or terms; add the source"
             )
         return parts
 
@@ -323,7 +323,7 @@ class LongTextTranslator(ABC):
     def translate(
         self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None
     ) -> str | list[str]:
-        """Returns the resulting text for each line, or for a single string; an empty line results in an empty text.
+        """Returns the resulting text for each line, or for a single string; the result for an empty line is empty.
 
         `terms` is a glossary for this call; its terms apply to the parts in which they occur.
         """
@@ -352,7 +352,7 @@ class ParagraphTranslator(LongTextTranslator):
 
 @dataclass(frozen=True)
 class SummaryLimit:
-    """Maximum number of sentences and words in a summary, which keeps as many complete sentences as fit."""
+    """Limits the numbers of sentences and words in a summary; as many complete sentences as fit are kept."""
 
     sentences: int | None = None
     words: int | None = None
@@ -360,10 +360,10 @@ class SummaryLimit:
     def shorten(self, summaries: Sequence[Translation]) -> str:
         """Shortens an article's summary, or joins and shortens the summaries of its windows.
 
-        With several windows, it takes the first sentence of each, then the second of each, and so on, as long as the
-        limits allow; the result keeps them in the order of the article. A last sentence that is incomplete because the
-        search reached its length limit is dropped unless it is the only one. If even the first sentence has too many
-        words, it is truncated and ends in "…".
+        With several windows, the first sentence of each window is selected, then the second of each, and so on, as long
+        as the limits allow. The selected sentences are joined in the order of the article. A last sentence that is
+        incomplete because the search reached its length limit is dropped unless it is the only one. If even the first
+        sentence has too many words, it is truncated and ends in "…".
         """
         # the sentences of each window's summary
         windows = [self._complete_sentences(summary) for summary in summaries]
@@ -407,7 +407,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def count_words(text: str) -> int:
-    """Counts words separated by whitespace, but not lone punctuation; each Chinese or Japanese character is a word."""
+    """Counts the words of a text, ignoring lone punctuation; in scripts without spaces, each character is a word."""
     return sum(1 for _ in _word_pattern().finditer(text))
 
 
@@ -473,9 +473,9 @@ class Summarizer(LongTextTranslator):
 
 
 def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
-    """Joins consecutive texts as long as they fit into `size` tokens.
+    """Joins consecutive texts as long as the result fits into `size` tokens.
 
-    The input and the result are pairs of a text and its number of tokens.
+    The input and the result are lists of pairs: a text and its number of tokens.
     """
     packed: list[tuple[str, int]] = []
     for text, length in pieces:

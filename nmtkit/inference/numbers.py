@@ -1,4 +1,4 @@
-"""Finds the numbers, URLs and e-mail addresses of a source that its translation lacks; compares numbers by value."""
+"""Finds numbers, URLs and e-mail addresses of a source that its translation lacks; compares numbers by value."""
 
 import html
 import re
@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 SMALL = 12
-"""Whole numbers up to this limit are often spelled out as words, or written as the name of a month."""
+"""Whole numbers up to this limit are often translated as words or as the name of a month."""
 
 _URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'`“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _SCHEME = re.compile(r"^https?://")
@@ -40,7 +40,7 @@ class WrittenNumber:
     value: Decimal | None
     """Value of the number; None if the text consists of several numbers, as in 28.11.2026."""
     parts: tuple[Decimal, ...] = ()
-    """The numbers between the separators, in case that these are separate numbers."""
+    """The numbers between the separators, in case they are separate numbers."""
     is_scaled: bool = False
     """Whether a multiplier such as 万 follows the number."""
 
@@ -51,7 +51,7 @@ class WrittenNumber:
 
     @property
     def digits(self) -> str:
-        """Digits without leading and trailing zeros; the same with and without a multiplier such as 万."""
+        """Digits without leading and trailing zeros, which are the same for 20,000 and 2万."""
         digits = () if self.value is None else self.value.as_tuple().digits
         return "".join(map(str, digits)).strip("0")
 
@@ -156,8 +156,8 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
         missing.append(number.text)
 
     # Assume that each number that occurs only in the translation replaces a number of the source. These replacements
-    # account for the large numbers reported above. If there are more of them, they must also have replaced small
-    # numbers, which were therefore not spelled out as words.
+    # account for the large numbers reported above. Any further replacements must have replaced small numbers, which
+    # were therefore not spelled out as words.
     replacing = values - read.values
     small = [number for number in read.numbers if number.is_small and number.value not in values]
     if len(replacing) > len(missing):

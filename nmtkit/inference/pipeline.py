@@ -58,7 +58,7 @@ class Job:
 
 
 class JobSource(Protocol):
-    """Supplies jobs to a decoder. Both methods return an empty list if there are none."""
+    """Supplies jobs to a decoder. Both methods return an empty list if there are no jobs."""
 
     def next_batch(self) -> list[Job]:
         """Returns the jobs for a new batch, waiting for them if necessary; an empty list at the end of the input."""
@@ -82,11 +82,11 @@ class Pipeline:
     Args:
         encode: tokenizes lines.
         queue: an empty queue for the encoded lines.
-        decoders: decoders, each of which runs in its own thread.
+        decoders: the decoders; if there are several, each runs in its own thread.
         write: converts a job's hypotheses to translations.
-        in_process: whether the decoders compute in this process on the CPU; each of several decoders then uses one
-            core.
-        stop: interrupts decoders that are still busy, if that is possible.
+        in_process: whether the decoders compute in this process on the CPU. If so, and if there are several, each uses
+            one core.
+        stop: interrupts decoders that are still busy, if possible.
     """
 
     def __init__(
@@ -171,7 +171,10 @@ class Pipeline:
                 self._queue.close()
 
     def _encode(self, lines: Lines, first: int) -> None:
-        """Puts a window, numbered from `first`, into the queue (second stage); empty lines skip decoding."""
+        """Encodes a window and puts it into the queue (second stage); empty lines skip decoding.
+
+        `first` is the number of the window's first line.
+        """
         jobs = []
         for number, source in enumerate(self._encode_lines(lines), start=first):
             job = Job(number, source)
@@ -256,7 +259,7 @@ class Pipeline:
         end: BaseException | None = None
         try:
             if self._in_process:
-                # The matrix products of a decoding step are so small that cores that share one mostly wait for each
+                # The matrix products of a decoding step are so small that cores sharing a product mostly wait for each
                 # other.
                 devices.use_one_thread()
             for job in decoder(self._queue):
@@ -289,13 +292,13 @@ class JobQueue:
         self._hypotheses = hypotheses
         self._windows: deque[deque[Job]] = deque()
         self._changed = Condition()  # guards all attributes below and the windows
-        self._has_new_window = False  # whether one was added since the last `wait_for_window`
+        self._has_new_window = False  # whether a window was added since the last `wait_for_window`
         self._is_closed = False
         self._is_over = False  # all decoders are idle and have to stop
         self._running = 0  # number of decoders that were started
         self._idle = 0  # number of decoders that wait for a batch
         self.lines_at_start = 0
-        """Number of lines in the queue at the last call of `start_decoders`."""
+        """Number of lines in the queue at the last call to `start_decoders`."""
 
     def put(self, jobs: Iterable[Job]) -> None:
         """Adds a window's nonempty lines."""
@@ -336,7 +339,7 @@ class JobQueue:
             return 0 if self._is_over else self._running
 
     def next_batch(self) -> list[Job]:
-        """Waits for a window, and returns the longest lines of the first one; an empty list at the end of the input."""
+        """Waits for lines, and returns the longest ones of the first window; an empty list at the end of the input."""
         with self._changed:
             self._wait_for_lines()
             if not self._windows:
@@ -357,7 +360,7 @@ class JobQueue:
             return jobs
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns lines of the first window with nearly as many tokens as `columns`; stops at a constrained line."""
+        """Returns lines of the first window that are nearly `columns` tokens long; stops at a constrained line."""
         with self._changed:
             if not self._windows:
                 return []
@@ -377,7 +380,7 @@ class JobQueue:
         if self._reader.batch_tokens:  # a limit set by the user is observed exactly
             return max(1, budget // columns)
         # A batch of long sentences may exceed the budget by a factor of at most `_max_overshoot` to get `_min_rows`
-        # rows. Very short sentences count as longer, so that a batch does not get too many of them.
+        # rows. Very short sentences count as longer, so that a batch does not contain too many of them.
         length_for_min_rows = min(columns, budget // self._min_rows)
         counted_length = max(
             length_for_min_rows, columns // self._max_overshoot, inputs.MIN_COUNTED_LENGTH
@@ -392,7 +395,7 @@ class JobQueue:
         return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
 
     def _wait_for_lines(self) -> None:
-        """Waits for lines. If all decoders are idle, the last one waits `IDLE_SECONDS`, and then stops all of them."""
+        """Waits for lines. The last decoder to become idle waits `IDLE_SECONDS`, and then stops all decoders."""
         self._idle += 1
         while not (self._windows or self._is_closed or self._is_over):
             is_last = self._idle == self._running

@@ -101,14 +101,14 @@ def tune_weights(
     metric: str,
     options: Options | None = None,
 ) -> tuple[ChannelWeights, float, float]:
-    """Searches the grid for the weights whose top candidates get the best metric score; ties go to smaller weights.
+    """Searches the grid for the weights whose top candidates score best; ties are broken by the smaller sum of weights.
 
     Returns:
         The weights, their metric score, and the score of the direct model alone.
     """
     sign = 1.0 if METRICS.get(metric).higher_is_better else -1.0
     scores: dict[ChannelWeights, float] = {}
-    scores_of_texts: dict[tuple[str, ...], float] = {}  # many weights choose the same candidates
+    scores_of_texts: dict[tuple[str, ...], float] = {}  # many weights select the same candidates
     for channel, lm in product(GRID, GRID):
         weights = ChannelWeights(channel=channel, lm=lm)
         reranked = [rerank(candidates, weights) for candidates in n_best_lists]

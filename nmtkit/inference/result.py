@@ -21,7 +21,7 @@ class Translation:
 
     text: str
     score: float
-    """Ranking score: log-probability with length and coverage penalties, or the expected chrF or BLEU with MBR."""
+    """Ranking score: the log-probability with length and coverage penalties or, with MBR, the expected chrF or BLEU."""
     log_prob: float
     """Log-probability, summed over the target tokens and EOS, in nats."""
     tokens: list[str]
@@ -40,7 +40,7 @@ class Translation:
     """Probability of generating instead of copying, for each token, EOS last. None if the model does not copy or if
     copied words were not requested."""
     copied: list[int | None] | None = None
-    """Index in `src_tokens` from which each of `tokens` was copied, or None for a generated token; see
+    """For each of `tokens`, the index in `src_tokens` of the token that it was copied from, or None if generated; see
     `copied_positions`. None under the same conditions as `p_gen`."""
     src_left_out: int = 0
     """Number of tokens that were truncated from the end of the source; see `TextModel.max_source_tokens`."""
@@ -137,8 +137,8 @@ def copied_positions(
 
     A model that copies gives a token w the probability p_gen * P_vocab(w) + (1 - p_gen) * sum of a_i over the source
     positions i with word w (See et al. 2017, equation 9). The token counts as copied if the second term contributes
-    more than half of the probability. Its source position is the most attended position with word w, the first one if
-    several are equal. A word that the vocabulary lacks is always copied.
+    more than half of the probability. Its source position is the most attended position with word w; ties are
+    broken by taking the first. A word that the vocabulary lacks is always copied.
 
     Args:
         ids: T extended ids, without EOS.

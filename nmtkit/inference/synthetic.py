@@ -1,4 +1,4 @@
-"""Writes synthetic parallel corpora: a text and its translations, from which bad pairs are filtered out.
+"""Writes synthetic parallel corpora, which pair a text with its translations, and filters out bad pairs.
 
 Back-translation (Sennrich et al. 2016, "Improving neural machine translation models with monolingual data") translates
 text in the target language with a model for the reverse direction; the translations serve as sources. Forward
@@ -30,7 +30,7 @@ class SyntheticFilter:
     """Minimum log-probability per token, including EOS, in nats; None for no limit."""
 
     def fault(self, line: str, translation: Translation) -> str | None:
-        """Returns a short reason for leaving out a pair; None if the pair is to be written."""
+        """Returns a short reason for leaving out a pair; None if the pair should be written."""
         if not line.strip() or not translation.text.strip():
             return "empty"
         if not translation.finished:
@@ -72,7 +72,7 @@ class SyntheticCorpus:
         if not path.exists():
             if any(text.exists() for text in self.paths):
                 raise DataError(
-                    f"{self.folder}: contains a text that this command did not write; use a different folder (-o)"
+                    f"{self.folder} contains a text that this command did not write; use a different folder (-o)"
                 )
             return
         try:
@@ -89,7 +89,7 @@ class SyntheticCorpus:
             if settings.get(key) != value:
                 raise DataError(
                     f"{self.folder}: this corpus was started with a different {key}: {settings.get(key)!r}, not "
-                    f"{value!r}; use the original one to continue, or use a different folder (-o)"
+                    f"{value!r}; use the original value to continue, or use a different folder (-o)"
                 )
 
     @property
@@ -105,7 +105,7 @@ class SyntheticCorpus:
     def to_translate(self, windows: Iterator[list[str]]) -> Iterator[list[str]]:
         """Yields windows of lines to translate, in which finished lines are replaced with empty ones.
 
-        This way all lines keep their numbers, which seed the random samples.
+        This way, all lines keep their numbers, which seed the random samples.
 
         Raises:
             DataError: the text differs from the one that the corpus was started with.
@@ -141,7 +141,7 @@ class SyntheticCorpus:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = [stack.enter_context(open(path, "ab")) for path in self.paths]
             lock_alone(files[0].fileno(), self.folder)
-            # Drop text that an interrupted run wrote without recording it; it is translated again.
+            # Drop pairs that an interrupted run wrote but did not record; their lines are translated again.
             for file, size in zip(files, self._sizes, strict=True):
                 file.truncate(size)
                 file.seek(size)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
 
 WORKERS_PER_WINDOW = 8
-"""Number of workers per window of lines: if there are more workers, several windows are read together."""
+"""Number of workers per `WINDOW` lines: with more workers, `Translator.window` is a multiple of `WINDOW`."""
 FIRST_LINES = 64
 """Size of the first window of a stream, which is small so that the first results come early."""
 
@@ -92,7 +92,7 @@ class Translator(TextModel):
     workers: Workers | None = None
     """Worker processes, which decode instead of this process if there are many lines; see `Workers.should_use`."""
     shortlist: Shortlist | None = None
-    """The only target tokens that the search considers for each source, on the model's device; None for all tokens."""
+    """Limits the target tokens that the search considers for each source; None for no limit. On the model's device."""
     steps: StepMode = "auto"
     """How decoding steps run, e.g. as captured CUDA graphs; see `StepMode`."""
     glossary: Glossary | None = None
@@ -100,7 +100,7 @@ class Translator(TextModel):
     external_engine: ExternalEngine | None = None
     """External library that decodes instead of `nmtkit.decoding`; None if there is none."""
     falls_back: bool = True
-    """Whether `nmtkit.decoding` takes over searches that the external engine does not support; they fail otherwise."""
+    """Whether `nmtkit.decoding` takes over searches that the external engine does not support; if not, they fail."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches, kept so that later searches reuse their captured CUDA graphs."""
 
@@ -114,9 +114,9 @@ class Translator(TextModel):
     ) -> "Translator":
         """Opens a trained run.
 
-        Further keyword arguments are the other fields of `nmtkit.inference.loading.options.DecodingOptions`, where they
-        are explained, and the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as
-        `beam_size`, which default to the recipe's values. `inspect.signature` lists all keywords.
+        The other fields of `nmtkit.inference.loading.options.DecodingOptions` are also keyword arguments, and so are
+        the keys of the recipe's `search` group, such as `beam_size`, which default to the recipe's values (see `nmtkit
+        recipe explain search`). `inspect.signature` lists all keywords.
 
         Raises:
             TypeError: a keyword is not the name of an option.
@@ -177,8 +177,8 @@ class Translator(TextModel):
             need_log_probs: whether token log-probabilities are needed; if not, they may be NaN, which saves CTranslate2
                 a forward pass.
 
-        Many lines are decoded on all CPU cores, as in `nmtkit translate`: in forks of this process if it can fork,
-        otherwise in threads. Scripts need no `if __name__ == "__main__"` guard. The method is thread-safe.
+        On a CPU, large inputs are decoded on all cores: in forks of this process if it can fork, otherwise in threads.
+        Neither requires an `if __name__ == "__main__"` guard in scripts. The method is thread-safe.
         """
         require_list(lines=lines)
         requests = [
@@ -348,7 +348,7 @@ class Translator(TextModel):
 
     def _require_falls_back(self, reason: str) -> None:
         if not self.falls_back:
-            raise NmtkitError(f"{reason}; omit what is not supported, or use `--engine auto`")
+            raise NmtkitError(f"{reason}; remove the unsupported options, or use `--engine auto`")
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
         """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""
@@ -468,7 +468,7 @@ class Translator(TextModel):
     def with_terms(self, terms: Mapping[str, str]) -> "Translator":
         """Returns a translator with a glossary: if a line has a source term, its translation has the target term.
 
-        Terms match whole words; see `Glossary`. The entries are added to those of `glossary`, and override its
+        Terms match whole words; see `Glossary`. The entries are added to those of `self.glossary`, and override its
         entries for the same source terms.
         """
         self.config.reject_constraints()
@@ -484,9 +484,10 @@ class Translator(TextModel):
     def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
         """Returns how much log-probability each translation loses because of its terms, in nats.
 
-        A second search finds the best translation without terms; the cost is its log-probability minus that of the
-        given translation. About 3 nats are typical for a word that the model would not choose by itself. A much higher
-        cost means that the model does not know the term, and that the rest of the sentence may have suffered.
+        A second search finds the best translation without terms. The cost is the log-probability of the best
+        translation minus that of the given one. About 3 nats are typical for a word that the model would not choose by
+        itself. A much higher cost means that the model does not know the term, and that the rest of the sentence may
+        have suffered.
         """
         requests = []
         for translation in translations:
@@ -539,7 +540,7 @@ class Translator(TextModel):
         need_attention: bool = False,
         first: int = 1,
     ) -> list[Translation]:
-        """Scores given translations in the same way as a search would score the same tokens.
+        """Scores given translations as a search would score the same tokens.
 
         Args:
             sources: source lines; for a language model, prompts that the targets continue.
@@ -646,7 +647,8 @@ class Translator(TextModel):
         Args:
             sources: source lines.
             targets: a translation of each source, or None to have the model translate it.
-            subwords: whether to show the model's tokens instead of words with their punctuation.
+            subwords: whether to show tokens; if False, they are merged into words, with punctuation attached to the
+                preceding word.
         """
         self.require_attention("show attention")
         translations = self._given_or_searched(sources, targets, need_attention=True)
@@ -661,8 +663,8 @@ class Translator(TextModel):
     ) -> "list[HeadsPicture]":
         """Returns each pair's token-level attention in every head of every layer of a Transformer.
 
-        Row t of `decoder` and `cross` is the attention in the step that *generates* target token t. A source whose
-        target is None is translated by the model.
+        Row t of `decoder` and `cross` is the attention in the step that *generates* target token t. The model
+        translates sources whose target is None.
         """
         attention_views.require_heads(self)  # before the search
         translations = self._given_or_searched(sources, targets)

@@ -1,8 +1,8 @@
 """Worker processes that decode for a translator, each on a CPU core or a device of its own.
 
-On Linux, CPU workers are forks that share the weights, including those packed for the CPU. Each computes in one thread,
+On Linux, CPU workers are forks that share the weights, including those packed for the CPU. Each fork uses one thread,
 since OpenMP threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers on other devices are new
-interpreters, which load the model by themselves.
+interpreters, each of which loads the model.
 """
 
 import traceback
@@ -29,7 +29,7 @@ class Workers:
     open_translator: Callable[[str], Any] | None = None
     """Picklable function that opens the translator on a device in a new interpreter; None if workers are forks."""
     min_lines: int = 0
-    """Minimum number of lines, available at once, for which workers pay off."""
+    """Minimum number of lines available at once for workers to pay off."""
 
     def should_use(self, lines: int) -> bool:
         """Returns whether workers should decode this number of lines; False if forks are needed but not possible."""
@@ -109,7 +109,7 @@ class _Worker:
         except (EOFError, OSError) as fault:
             raise NmtkitError(
                 f"{name} {self.process.exit_reason()}, and its unfinished lines are lost; the output before them is "
-                "complete. If there was not enough memory for all workers, use fewer (--workers N) or "
+                "complete. If there was not enough memory for all workers, use fewer workers (--workers N) or "
                 "smaller batches (--batch-tokens N)"
             ) from fault
 

@@ -43,7 +43,7 @@ class _Term(NamedTuple):
 class Glossary:
     """Source terms, and the translations that are required wherever these terms occur.
 
-    Source terms match only whole words, and matching is case-sensitive. Two spellings whose words are equal, such as
+    Source terms match only whole words, and matching is case-sensitive. Spellings with the same words, such as
     "New York" with one space or with two, are the same term.
 
     Raises:
@@ -54,7 +54,7 @@ class Glossary:
         self.entries = dict(entries)
         """The translation of each source term."""
         self._targets: dict[tuple[str, ...], str] = {}
-        """The translation of each source term, by the words of the term."""
+        """The translation of each source term, keyed by the words of the term."""
         self._by_first_word: dict[str, list[_Term]] = {}
         """Maps a first word to the terms that begin with it, longest first."""
         for source, target in entries.items():
@@ -77,7 +77,7 @@ class Glossary:
             terms_of_word.sort(key=lambda term: len(term.words), reverse=True)
 
     def overridden_by(self, newer: "Glossary") -> "Glossary":
-        """Returns a glossary with the entries of both; for the same term, the newer glossary has precedence."""
+        """Returns a glossary with the entries of this one and a newer one, which takes precedence for terms in both."""
         entries = {}
         for source, target in self.entries.items():
             if _term_words(source) not in newer._targets:
@@ -85,9 +85,9 @@ class Glossary:
         return Glossary(entries | newer.entries)
 
     def apply(self, request: Request) -> Request:
-        """Returns a request whose `must` also has the translations of all terms in its source, which must be text.
+        """Returns the request with the translations of all terms in its source, a text, added to `must`.
 
-        If terms overlap, the leftmost one counts; of several that start at the same word, the longest. Each translation
+        If terms overlap, the leftmost one counts, or the longest of those that start at the same word. Each translation
         is required only once, even if several terms have it or the request requires it already. With `in_order`, the
         added translations have to follow the request's own terms, in the order of their terms in the source.
         """

@@ -1,6 +1,6 @@
 """A source line with constraints on its translation: a prefix, and terms that it must or must not contain.
 
-A line also has tags, languages and a location.
+A request also has tags, languages and a location.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Request:
     def from_line(cls, line: "InputLine", place: str = "a line") -> "Request":
         """Wraps a line in a `Request` without constraints; `place` is the line's location, for messages.
 
-        A line that already is a `Request` keeps its constraints, and its location if it has one.
+        A line that is already a `Request` keeps its constraints, and its location if it has one.
         """
         if isinstance(line, Request):
             return line if line.place else replace(line, place=place)
@@ -59,7 +59,7 @@ class Request:
         """Parses SOURCE TAB PREFIX; without a tab, the whole line is the source. Strips spaces around the prefix."""
         source, _, prefix = line.partition("\t")
         if "\t" in prefix:
-            raise DataError(f"{place}: has more than one tab; expected SOURCE TAB PREFIX")
+            raise DataError(f"{place}: more than one tab; expected SOURCE TAB PREFIX")
         return cls(source, prefix.strip(), place=place)
 
     @classmethod
@@ -67,7 +67,7 @@ class Request:
         """Parses a JSON object with a "source" and, optionally, "prefix", "must", "must_not" and "in_order".
 
         A blank line becomes a request with an empty source. Line breaks in the source become spaces. The prefix is used
-        as given, including spaces around it. Tags and languages are set for a whole run, not by single lines.
+        as given, including spaces around it. Tags and languages are set for a whole run, not for individual lines.
         """
         if not line.strip():
             return cls("", place=place)
@@ -104,7 +104,7 @@ _JSON_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 }
 """The fields of a JSON request: for each, a function that checks its value, and a description of valid values.
 
-`Request.from_json` reads the same fields; keep both in step.
+`Request.from_json` reads the same fields; keep the two in sync.
 """
 
 

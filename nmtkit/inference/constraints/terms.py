@@ -1,4 +1,4 @@
-"""Required and forbidden terms: encodes them for the search, and checks finished translations for them."""
+"""Encodes required and forbidden terms for the search, and checks finished translations for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def encode_terms(
     if required_ids and needed > max_length:
         raise DataError(
             f"{request.place}: the prefix and the required terms need up to {needed} tokens, but max_length is "
-            f"{max_length}; raise it"
+            f"{max_length}; raise max_length"
         )
     return EncodedTerms(tuple(required_ids), tuple(forbidden_ids), request.in_order)
 
@@ -148,9 +148,9 @@ def _find(part: Sequence[object], items: Sequence[object], begin: int = 0) -> in
 
 
 def pad_terms(terms: Sequence[Sequence[Sequence[int]]], min_terms: int) -> Tensor:
-    """Returns the token ids of the terms of B sentences as a tensor `(B, U, L)`, padded with PAD on the right.
+    """Returns the terms of B sentences as a tensor of token ids `(B, U, L)`, padded with PAD on the right.
 
-    L is the length of the longest term. U is the largest number of terms of a sentence, but at least `min_terms`: the
+    L is the length of the longest term. U is the largest number of terms in a sentence, but at least `min_terms`: the
     search needs `Constraints.positive` to have U > 0.
     """
     n_terms = min_terms

@@ -1,4 +1,4 @@
-"""Splits text into words and punctuation marks, and determines which tokens begin one."""
+"""Splits text into words and punctuation marks, and determines which tokens begin a word or a mark."""
 
 import re
 from functools import cache
@@ -18,7 +18,7 @@ def _word_pattern() -> re.Pattern[str]:
     alternatives = (
         # a single letter of a script without spaces
         rf"[{unspaced}]",
-        # a word in any other script: a run of letters, digits and marks, which ends before a letter of the first kind
+        # a word in any other script: a run of letters, digits and marks, which ends before a letter as above
         rf"(?:(?![{unspaced}])[\w{combining_marks}])+",
         # a punctuation mark or symbol
         r"[^\s\w]",
@@ -38,12 +38,12 @@ def starts_word(token: str) -> bool:
     """
     if token.startswith(WORD_START):
         return True
-    # After a letter, "ing" continues the word: "xing" is one word. But "," does not: "x," are two words, "x" and ",".
+    # After a letter, "ing" continues the word: "xing" is one word. But "," does not: "x," is split into "x" and ",".
     return words_of("x" + token)[0] == "x"
 
 
 def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
-    """Returns which tokens of the vocabulary begin a word or a punctuation mark, `(V,)`, bool.
+    """Returns a mask of the tokens of the vocabulary that begin a word or a punctuation mark, `(V,)`, bool.
 
     PAD, UNK, BOS and EOS are False. The search itself treats EOS as a token that completes the preceding word.
     """

@@ -24,7 +24,8 @@ CTranslate2Precision = Literal[
     "float16",
     "bfloat16",
 ]
-"""Precisions that only CTranslate2 supports. The names are those of CTranslate2, except for `fastest`, its `auto`."""
+"""Precisions that only CTranslate2 supports. They have CTranslate2's names, except for `fastest`, which CTranslate2
+calls `auto`."""
 
 DEFAULT_LM_WEIGHT = 0.2
 
@@ -71,11 +72,11 @@ class DecodingOptions:
     """Maximum number of source tokens that the model reads. None selects the limit that applied in training if the
     recipe has `data.over_long: truncate`, as for summaries; otherwise there is no limit."""
     layer: int | None = None
-    """Decoder layer of a Transformer whose attention is shown, counted from 1; None for the recipe's setting."""
+    """Transformer decoder layer whose attention is shown, counted from 1; None for the recipe's setting."""
     head: int | None = None
     """Attention head that is shown, counted from 1; None for the recipe's setting."""
     shortlist: Path | None = None
-    """File that lists the only target tokens that the search considers; see `nmtkit.decoding.shortlist`."""
+    """File with the target tokens to which the search is restricted; see `nmtkit.decoding.shortlist`."""
     to: str | None = None
     """Target language of a multilingual model: the `tgt_lang` of a training corpus, or a language token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
@@ -92,7 +93,8 @@ def options_from_keywords(
     """Converts the arguments of `Translator.load` to `DecodingOptions`.
 
     Raises:
-        TypeError: a keyword is neither a field of `DecodingOptions` nor a key of the recipe's `search` group.
+        TypeError: a keyword is neither a field of `DecodingOptions` nor a key of the recipe's `search` group, or it is
+            also a key of `search_settings`.
     """
     settings = dict(keywords.get("search_settings") or {})
     options = {}

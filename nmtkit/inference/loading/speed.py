@@ -6,7 +6,7 @@
           fewer lines: one search with one thread
     CUDA  fp16, or bf16 if the model's values overflow fp16; batches of 16,384 padded source tokens
 
-A search computes many small matrix products. Threads that share one of them mostly wait for each other, so on a CPU
+A search computes many small matrix products. Threads that share a product mostly wait for each other, so on a CPU
 every search has one thread, unless the user asks for more threads and there are too few lines for several searches.
 `Translator.search` and `nmtkit.core.device.threads_for` implement the rules; the options --precision, --batch-tokens,
 --workers and --threads override them.
@@ -27,7 +27,7 @@ BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 """Number of padded source tokens in a batch. Large batches spread the overhead of a step over many sentences, but
 batches that are too large overflow the CPU's caches."""
 MIN_LINES_FOR_WORKERS = 256
-"""Minimum number of lines, available at once, for which it pays off to start worker processes."""
+"""Minimum number of lines available at once for worker processes to pay off."""
 FP16_PROBE_TOKENS = 64
 """Number of tokens in the text with which `fits_fp16` tests a model."""
 
@@ -65,8 +65,8 @@ def default_precision(model: Model) -> Precision:
 def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
     """Returns whether all outputs that the model computes in fp16 for a test text are finite.
 
-    The text has `tokens` tokens, spread evenly over the vocabulary; their number is halved until the text fits the
-    model's positions. Returns False for a model whose input is not text, which cannot be tested in this way.
+    The text has `tokens` tokens, spread evenly over the vocabulary; their number is halved until the model
+    accepts the length. Returns False for a model whose input is not text, which cannot be tested in this way.
     """
     if as_seq2seq(model) is not None and "src" not in model.sizes:
         return False
