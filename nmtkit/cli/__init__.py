@@ -1,4 +1,4 @@
-"""The command line. Each file has the commands of one subject, and is loaded only when one of them runs."""
+"""The command line. Each file in `commands` has the commands of one subject, and is imported only when one is used."""
 
 import difflib
 import gc
@@ -60,7 +60,7 @@ SECTIONS = {
         "plot-training": "Draw the loss, perplexity, validation score and learning rate of runs.",
     },
     "Exchange with other toolkits": {
-        "import": "Convert a model of another toolkit into a run.",
+        "import": "Convert a model from another toolkit into a run.",
         "export": "Convert a run for Hugging Face or CTranslate2, or to safetensors, with a model card.",
     },
     "Help": {
@@ -93,20 +93,21 @@ MODULES = {
     "training.watch": ["watch"],
     "training.weights": ["average", "import", "export"],
 }
-"""Modules of `nmtkit.cli.commands`, and the commands in them (`score-alignments` is `score_alignments_command`)."""
+"""Modules in `nmtkit.cli.commands` and their commands; `score-alignments` is defined as `score_alignments_command`."""
 ZOO_MODULES = {"nmtkit.zoo.parsing.commands": ["parse", "linearize"]}
-"""The same for commands in `nmtkit.zoo`; these modules have their full names."""
+"""The same for modules in `nmtkit.zoo`, which are listed by their full names."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
 TASKS_OF_COMMANDS = ("translation", "summarization", "parsing")
 """Tasks whose commands are listed in `COMMANDS`."""
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Alternative names of commands."""
 ALLOCATIONS_PER_COLLECTION = 50_000
-"""Number of new objects after which Python collects garbage; the default, 700, would take a fifth of startup time."""
+"""Number of new objects that triggers a garbage collection. With Python's default, 700, collections take a fifth of the
+startup time."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on use, so that `--help` stays quick."""
+    """A command group that imports a command only when it is used, so that `--help` stays fast."""
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -141,11 +142,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            _load_copy_of_run(args[1:])  # its task may have this command
+            _load_copy_of_run(args[1:])  # may register the task of this command
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = [*ALIASES, *self.list_commands(ctx)]
             near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.7)
-            hint = f"; if your own file registers the task of this command, add `{OPTION} FILE.py`"
+            hint = f"; if it belongs to a task in a file of your own, add `{OPTION} FILE.py`"
             if near:
                 hint = f": did you mean {near[0]!r}?"
             raise click.UsageError(f"no such command {shorten(repr(args[0]))}{hint}", ctx)
@@ -180,14 +181,14 @@ def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
             paths.append(word.partition("=")[2])
         else:
             rest.append(word)
-    if not ctx.resilient_parsing:  # completion executes nothing
+    if not ctx.resilient_parsing:  # completion must not execute user code
         for path in paths:
             load_user_module(path)
     return rest
 
 
 def _load_copy_of_run(args: Sequence[str]) -> None:
-    """Executes the copy of the user's file in the run that the arguments name, if there is one."""
+    """Executes the run's copy of the user's file, if the arguments or $NMTKIT_MODEL name a run that has a copy."""
     names = [word.partition("=")[2] for word in args if word.startswith("--model=")]
     names += [value for word, value in pairwise(args) if word in ("-m", "--model")]
     for name in names or [os.environ.get("NMTKIT_MODEL", "")]:
@@ -197,7 +198,7 @@ def _load_copy_of_run(args: Sequence[str]) -> None:
 
 
 def _further_tasks() -> dict[str, Any]:
-    """Returns tasks by the names of their commands, for commands that `nmtkit.cli.commands.inference.tasks` creates."""
+    """Returns the tasks whose commands `nmtkit.cli.commands.inference.tasks` creates, by command name."""
     from nmtkit.config.tasks.task import TASKS
 
     tasks = [TASKS.get(name) for name in TASKS if name not in TASKS_OF_COMMANDS]
@@ -219,7 +220,7 @@ def _further_tasks() -> dict[str, Any]:
     OPTION,
     metavar="FILE",
     expose_value=False,
-    help="Your own Python file that registers models, losses, tasks or similar (see `nmtkit guide extending`). The "
+    help="Your Python file that registers custom models, losses, tasks, etc. (see `nmtkit guide extending`). The "
     "option may also follow the command. A run trained with the file keeps a copy of it.",
 )
 def cli() -> None:
@@ -240,28 +241,27 @@ def cli() -> None:
       nmtkit fetch --list
 
     \b
-    Shell completion of commands, options, recipes, runs, corpora and keys, in bash (zsh: zsh_source) or fish:
+    Shell completion for commands, options, recipes, runs, corpora and keys, in bash (zsh: zsh_source) or fish:
       eval "$(_NMTKIT_COMPLETE=bash_source nmtkit)"
       _NMTKIT_COMPLETE=fish_source nmtkit | source
     """
 
 
 _NO_ARGUMENTS_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Exception that newer versions of click raise if no command is given; older versions show the help by themselves."""
+"""Exception that newer versions of click raise if no command is given; older versions print the help themselves."""
 
 
 def main() -> None:
-    """Runs the command line. A user's mistake results in one message on stderr and exit code 2."""
+    """Runs the command line. A user error produces a single message on stderr and exit code 2."""
     gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
-    try:  # covers every line, because Ctrl-C may come at any time
+    try:  # covers every line, because Ctrl-C may arrive at any time
         streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
             importlib.import_module("nmtkit.cli.completing")
         with suppress(ValueError):  # raised outside of the main thread
-            signal.signal(
-                signal.SIGTERM, signal.default_int_handler
-            )  # cleans up partial results, as after Ctrl-C
+            # like Ctrl-C, so that partial results are cleaned up
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             sys.unraisablehook = _repeat_interrupt
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
@@ -271,7 +271,7 @@ def main() -> None:
     except NmtkitError as fault:
         click.echo(f"nmtkit: error: {fault}", err=True)
         code = fault.exit_code
-    except click.ClickException as fault:  # printed in the form of all other errors
+    except click.ClickException as fault:  # printed in the same form as other errors
         context = fault.ctx if isinstance(fault, click.UsageError) else None
         remedy = f" (see `{context.command_path} --help`)" if context else ""
         lacks_option = (
@@ -283,7 +283,7 @@ def main() -> None:
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = _report_interrupt()
-    except BrokenPipeError:  # the program that reads our output has ended
+    except BrokenPipeError:  # the program that reads our output has exited
         code = 1
     except OSError as fault:  # usually because the disk is full
         where = "a file" if fault.filename is None else os.fsdecode(fault.filename)
@@ -304,11 +304,11 @@ _TEXT_FILES = {
     "evaluate": "--source FILE --ref FILE",
     **dict.fromkeys(("score", "score-summaries", "score-alignments"), "FILE --ref FILE"),
 }
-"""How the commands that take two files expect them."""
+"""How to pass files to the commands that need two."""
 
 
 def _repeat_interrupt(fault: Any) -> None:
-    """Repeats a Ctrl-C a moment later if it came while an object was freed, in which case Python drops it."""
+    """Repeats a Ctrl-C that arrived while Python was freeing an object, because Python ignores exceptions there."""
     if issubclass(fault.exc_type, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.01)
@@ -322,11 +322,10 @@ def _report_interrupt() -> int:
 
 
 def _report_error(fault: Exception) -> int:
-    """Reports Ctrl-C and exhausted memory; raises any other error again."""
+    """Reports Ctrl-C and exhausted memory, and returns the exit code; re-raises any other error."""
     text = str(fault)
-    if (
-        KeyboardInterrupt.__name__ in text
-    ):  # a library that Ctrl-C interrupted has wrapped it in this error
+    # a library may have wrapped the KeyboardInterrupt in another error
+    if KeyboardInterrupt.__name__ in text:
         return _report_interrupt()
     # torch has no exception class for exhausted CPU memory, only a message.
     in_torch = isinstance(fault, RuntimeError) and (
@@ -337,7 +336,7 @@ def _report_error(fault: Exception) -> int:
     first = text.splitlines()[0] if text else "MemoryError"
     click.echo(
         f"nmtkit: error: out of memory: {first}\nUse smaller batches (batch.batch_tokens in a recipe, with "
-        "training.accumulate for updates of the same size; --batch-tokens in other commands), a smaller model, or a "
+        "training.accumulate to keep updates the same size; --batch-tokens in other commands), a smaller model, or a "
         "different device. An interrupted run can be resumed with different batches: `--resume --set "
         "batch.batch_tokens=N --set training.accumulate=M`.",
         err=True,
@@ -347,9 +346,8 @@ def _report_error(fault: Exception) -> int:
 
 def _refuse_broken_arguments() -> None:
     for number, argument in enumerate(sys.argv[1:], start=1):
-        if any(
-            "\udc80" <= letter <= "\udcff" for letter in argument
-        ):  # surrogates, with which Python represents bytes that are not UTF-8
+        # Python represents bytes that are not UTF-8 as surrogates.
+        if any("\udc80" <= letter <= "\udcff" for letter in argument):
             raise NmtkitError(
-                f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file"
+                f"argument {number} is not UTF-8: {argument!r}; convert it to UTF-8, or rename the file"
             )

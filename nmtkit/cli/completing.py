@@ -1,6 +1,6 @@
-"""Shell completion of recipes, runs, corpora and recipe keys; click completes commands and options.
+"""Shell completion for recipes, runs, corpora and recipe keys; click itself completes commands and options.
 
-Modules are imported only when they are needed, because every command has options that refer to these functions.
+The functions import modules only when they are called, because the options of every command refer to them.
 """
 
 import importlib
@@ -14,7 +14,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Completer:
-    """Returns a completer for names; if no name matches, the shell completes `otherwise`: "file" or "dir"."""
+    """Returns a completer for names; if none matches, the shell completes a path: `otherwise` is "file" or "dir"."""
 
     def complete(
         ctx: click.Context, parameter: click.Parameter, incomplete: str
@@ -57,7 +57,7 @@ search_assignments = completer(
 
 @add_completion_class
 class _Bash(BashComplete):
-    """Completion for bash that adds no space after `KEY=`."""
+    """Bash completion that adds no space after `KEY=`."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)",

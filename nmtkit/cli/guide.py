@@ -1,4 +1,4 @@
-"""`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is generated from the code."""
+"""`nmtkit guide`: the pages in nmtkit/guide/, and a reference generated from the code."""
 
 import importlib
 import re
@@ -90,7 +90,7 @@ def _commands(context: click.Context) -> Iterator[str]:
 
 def _keys() -> Iterator[str]:
     """Yields a section for each group of a recipe, with a line for each key and each of its choices."""
-    # imported late, because this loads every model, which other pages do not need
+    # imported here, because this loads every model, which other pages do not need
     config = importlib.import_module("nmtkit.config")
     by_group: dict[str, list[str]] = {}
     for key in config.all_keys():
@@ -114,8 +114,8 @@ def _keys() -> Iterator[str]:
 def recipes_of(text: str) -> dict[str, str]:
     """Returns the recipes of a page by their file names.
 
-    The file name of a recipe is the last `NAME.yaml` in the text between it and the code block before it. A block
-    without a name is a fragment, and is not saved.
+    A recipe's file name is the last `NAME.yaml` in the text between its code block and the preceding one. A block
+    without a name is a fragment and is left out.
     """
     recipes = {}
     end_of_last = 0
@@ -128,10 +128,10 @@ def recipes_of(text: str) -> dict[str, str]:
 
 
 def save_files(topic: str, folder: Path) -> list[str]:
-    """Saves the recipes of a page, and the bundled corpora that it mentions, in a folder; returns their paths.
+    """Saves a page's recipes and the bundled corpora it mentions to a folder; returns their paths within the folder.
 
     Raises:
-        NmtkitError: a file has the name of a recipe but different content; nothing has been written.
+        NmtkitError: the page has no recipes, or a file with a recipe's name has different content. Nothing is written.
     """
     text = page(topic)
     recipes = recipes_of(text)
@@ -165,14 +165,16 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
     """Carries out `nmtkit guide`."""
     if folder is not None:
         if topic is None:
-            raise click.UsageError("--save needs a TOPIC; give the page whose recipes to save")
+            raise click.UsageError(
+                "--save requires a TOPIC; specify the guide page whose recipes you want to save"
+            )
         for name in save_files(topic, folder):
             note(f"wrote {folder / name}")
     elif topic is None:
         titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
         rows = [
             *zip(PAGES, titles, strict=True),
-            (REFERENCE, "All commands and their options, all recipe keys"),
+            (REFERENCE, "All commands, their options, and all recipe keys"),
         ]
         terminal.table("", ["topic", "what it is about"], rows)
         terminal.say("\nto read a page: nmtkit guide TOPIC")
@@ -181,7 +183,7 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
         if text.count("\n") < shutil.get_terminal_size().lines:
             click.echo(text, nl=False, color=True)
         else:
-            # keeps colours if the pager supports them, for which click sets the options of less
+            # keeps colours if the pager supports them; click sets the option that `less` needs
             click.echo_via_pager(text)
     else:
         click.echo(page(topic), nl=False)

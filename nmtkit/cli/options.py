@@ -1,4 +1,4 @@
-"""Options that several commands share, with the same spelling and help. This file does not import torch."""
+"""Options that several commands share, with their names and help texts. This file does not import torch."""
 
 import math
 import os
@@ -22,11 +22,11 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FILE = click.Path(path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 QUIET = "nmtkit.quiet"
-"""Key of the context's `meta`: whether `--quiet` was given."""
+"""Key in the `meta` dictionary of click's context; its value is whether `--quiet` was given."""
 
 
 @dataclass(eq=False)
-class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """A number from `least` to `most`; if `above` is set, it must be greater than `least`."""
 
     least: float
@@ -43,19 +43,22 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        number: float = (click.INT if self.whole else click.FLOAT).convert(value, param, ctx)
+        parser = click.INT if self.whole else click.FLOAT
+        number: float = parser.convert(value, param, ctx)
         most = min(self.most, MAX_INT if self.whole else sys.float_info.max)
-        if not self.least <= number <= most or (
-            self.above and number == self.least
-        ):  # this form of the condition also rejects NaN
+        in_range = self.least <= number <= most  # False for NaN
+        if self.above and number == self.least:
+            in_range = False
+        if not in_range:
             form = "," if self.whole else "g"
-            bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {most:{form}}"
-            self.fail(f"{value} is not in the range {bounds}", param, ctx)
+            lower = "greater than" if self.above else "at least"
+            bounds = f"{lower} {self.least:{form}} and at most {most:{form}}"
+            self.fail(f"{value} is out of range; it must be {bounds}", param, ctx)
         return number
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Combines decorators into one. The outermost comes first, and `--help` lists their options in this order."""
+    """Combines decorators into one. Pass the outermost first; `--help` lists the options in this order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -68,7 +71,7 @@ def together(*decorators: Decorator) -> Decorator:
 def pass_as(name: str, make: Callable[[dict[str, Any]], Any]) -> Decorator:
     """Passes some options to a command as one object, called `name`.
 
-    `make` removes these options from the dictionary of all values, and returns the object.
+    `make` removes these options from the dictionary of all options, and builds the object from them.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +86,7 @@ def pass_as(name: str, make: Callable[[dict[str, Any]], Any]) -> Decorator:
 
 
 def collect(kind: type[Any], name: str) -> Decorator:
-    """Passes the options that are fields of a dataclass as one object, called `name`."""
+    """Passes the options that correspond to the fields of a dataclass as one object, called `name`."""
     names = {field.name for field in fields(kind)}
     return pass_as(
         name, lambda given: kind(**{key: given.pop(key) for key in names & given.keys()})
@@ -91,17 +94,19 @@ def collect(kind: type[Any], name: str) -> Decorator:
 
 
 def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[Any, ...]) -> Any:
-    """Rejects repeated values of an option that takes one; click would use the last. The callback of such an option."""
+    """Callback of an option that takes one value: rejects repetitions; click would silently use the last value."""
     if len(given) > 1:
         raise click.BadParameter(
-            f"only one value is allowed here, not {' and '.join(map(str, given))}; remove the others"
+            f"this option takes only one value, but was given {' and '.join(map(str, given))}; use only one of them"
         )
     return given[0] if given else None
 
 
 def _one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
     if "," in given:
-        raise click.BadParameter(f"this command uses a single device, not {given}; give only one")
+        raise click.BadParameter(
+            f"this command uses a single device, but {given} lists several; give only one"
+        )
     return given
 
 
@@ -116,14 +121,15 @@ def _input_files(
     for path in given:
         if path == Path("-"):
             raise click.BadParameter(
-                "standard input (-) cannot be combined with files; save it to a file, and pass that file"
+                "standard input (-) cannot be combined with files; save it to a file, and pass that file instead"
             )
         file = text_path(str(path))
         if os.path.isdir(file):
             raise DataError(
                 f"{path}: this is a folder; pass the files in it instead, for example {path / '*.txt'}"
             )
-        if not os.path.exists(file):  # also False if a text is too long for a file name
+        # `exists` also returns False for a text that is too long for a file name
+        if not os.path.exists(file):
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
             remedy = (
@@ -141,7 +147,7 @@ def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[
 
 
 def spread_files(args: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Replaces `--valid A B` with `--valid A --valid B`, because click's options have a fixed number of values."""
+    """Replaces `--valid A B` with `--valid A --valid B`, because click options take a fixed number of values."""
     spread: list[str] = []
     option = ""
     for arg in args:
@@ -154,14 +160,14 @@ def spread_files(args: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
-    """Returns the overrides of a recipe, with the value of the option `training_threads`."""
+    """Returns a recipe's overrides, including training.threads if `--threads` was given."""
     return (*overrides, f"training.threads={threads}") if threads else overrides
 
 
 files: Decorator = click.argument(
     "files", metavar="[FILE]...", nargs=-1, type=FILE, callback=_input_files
 )
-"""The files to read; standard input is read if there are none."""
+"""The files to read; if there are none, standard input is read."""
 recipe: Decorator = click.argument("name", metavar="RECIPE", shell_complete=completing.recipes)
 quiet: Decorator = click.option(
     "-q",
@@ -181,10 +187,7 @@ output: Decorator = click.option(
     help="Write results to FILE, compressed if FILE is *.gz.",
 )
 output_dir: Decorator = click.option(
-    "--output-dir",
-    type=FILE,
-    metavar="DIR",
-    help="Write each FILE's output to DIR, under its name.",
+    "--output-dir", type=FILE, metavar="DIR", help="Write FILE's output to DIR, under its own name."
 )
 outputs: Decorator = together(output, output_dir)
 ENCODING_FORM = "[FILE=]NAME"
@@ -194,19 +197,19 @@ encoding: Decorator = click.option(
     metavar=ENCODING_FORM,
     expose_value=False,
     callback=_set_encodings,
-    help="Encoding of the text, or of FILE. Default: utf-8.",
+    help="Encoding of the input or of FILE. Default: utf-8.",
 )
 run_option = partial(
     click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs
 )
-"""Creates an option for one run; a different callback allows several."""
+"""Creates an option for one run; to allow several runs, pass a different callback."""
 _MODEL = "Folder of a run, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
 model: Decorator = run_option("-m", "--model", help=_MODEL.format(""))
 models: Decorator = run_option(
     "-m",
     "--model",
     callback=lambda ctx, parameter, given: given or None,
-    help=_MODEL.format("; repeat it for an ensemble"),
+    help=_MODEL.format("; repeat the option for an ensemble"),
 )
 device: Decorator = click.option(
     "--device",
@@ -224,12 +227,12 @@ devices: Decorator = click.option(
 threads: Decorator = click.option(
     "--threads",
     type=Number(1, MAX_THREADS),
-    help="Number of CPU threads. Default: $OMP_NUM_THREADS, else one per core.",
+    help="CPU threads. Default: one for fewer than 16 lines, else $OMP_NUM_THREADS, else one per core.",
 )
 training_threads: Decorator = click.option(
     "--threads",
     type=Number(1, MAX_THREADS),
-    help="Number of CPU threads. Default: training.threads, where `auto` means the fastest number.",
+    help="Number of CPU threads. Default: the recipe's training.threads (auto: the fastest number).",
 )
 overrides: Decorator = click.option(
     "--set",
@@ -264,15 +267,17 @@ table_format: Decorator = click.option(
 
 
 def chosen_format(table_format: str | None, as_json: bool) -> str:
-    """Returns the format that `--format`, or `--json` for short, requests."""
+    """Returns the format selected by `--format` or its shorthand `--json`."""
     if as_json and table_format not in (None, "json"):
-        raise click.UsageError(f"--json conflicts with --format {table_format}; use one of them")
+        raise click.UsageError(
+            f"--json conflicts with --format {table_format}; use only one of them"
+        )
     return "json" if as_json else table_format or "text"
 
 
 def picture_file(*names: str, meaning: str, several: bool = False) -> Decorator:
-    """Returns an option for the file of a figure, or with `several` for more than one; suffixes select the formats."""
-    text = f"{meaning}; FILE ends in .png, .svg, .pdf or .html." + (
-        " May be repeated." if several else ""
-    )
+    """Returns an option for a figure's file, or with `several` for any number of files; suffixes select the formats."""
+    text = f"{meaning} (.png, .svg, .pdf or .html)."
+    if several:
+        text += " May be repeated."
     return click.option(*names, type=NEW_FILE, metavar="FILE", multiple=several, help=text)

@@ -1,4 +1,4 @@
-"""`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is generated from the code."""
+"""`nmtkit guide`: the pages in nmtkit/guide/, and a reference generated from the code."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ def _topics() -> Sequence[str]:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Save the page's recipes and the bundled texts that they use in DIR, and exit.",
+    help="Save the page's recipes, and the bundled texts they use, to DIR and exit.",
 )
 def guide_command(**values: Any) -> None:
     """Print a page of the guide, or list the topics.
 
-    TOPIC is one of the pages that `nmtkit guide` lists; the page `reference` has all options and recipe keys. In a
-    terminal, a long page is shown with $PAGER (default: less). Through a pipe, the page is plain Markdown.
+    TOPIC is one of the pages that `nmtkit guide` lists; the page `reference` contains all options and recipe keys. In a
+    terminal, a long page is shown in $PAGER (default: less). When piped, the page is plain Markdown.
 
     \b
     Examples:

@@ -48,9 +48,9 @@ from nmtkit.datacheck.repair import (
 from nmtkit.datacheck.report import ReportTable
 
 WIDTH = 80
-"""Columns of running text and plots."""
+"""Width of running text and plots, in columns."""
 AS_JSON_LINES = (
-    "check JSON lines as a file whose name ends in .jsonl, or name each side as FILE.jsonl#FIELD (in a recipe: "
+    "to check JSON lines, use a file whose name ends in .jsonl, or specify each side as FILE.jsonl#FIELD (in a recipe: "
     "`jsonl`, src_field and tgt_field)"
 )
 
@@ -63,9 +63,9 @@ class CheckedCorpus:
     """The recipe's name, or the files."""
     splits: dict[str, SplitFiles]
     monolingual: bool
-    """Whether both sides are in one language, as summaries and their sources are."""
+    """Whether both sides are in the same language, as in summarization."""
     recipe: Any = None
-    """A `RecipeDataCheck` if the corpus is that of a recipe; only then is its module imported, with torch."""
+    """A `RecipeDataCheck` if the corpus belongs to a recipe; its module, which loads torch, is imported only then."""
 
 
 def run_check(
@@ -87,9 +87,13 @@ def run_check(
     if fix_path:
         require_new(fixed)
     if "" in (fix_path, html_path, json_path):
-        raise click.UsageError("--fix, --html and --json need a name: give a folder or a file")
+        raise click.UsageError(
+            "--fix, --html and --json do not accept an empty name; specify a folder or a file"
+        )
     if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
-        raise click.UsageError(f"--html and --json would both write {html_path}; use two files")
+        raise click.UsageError(
+            f"--html and --json would both write to {html_path}; use two different files"
+        )
     _require_report_path(html_path, b"<!")
     _require_report_path(json_path, b"{\n")
 
@@ -102,9 +106,8 @@ def run_check(
         diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
     encodings = _recognize_encodings(corpus, diagnosis)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
-    repaired = (
-        _repair(corpus, fixed, encodings) if fix_path else None
-    )  # comes before any output, because the reader of the output may stop early
+    # repairs before any output is printed, because the reader of the output may stop early
+    repaired = _repair(corpus, fixed, encodings) if fix_path else None
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
         _write_report(
@@ -149,7 +152,7 @@ def _find_corpus(
         )
         if unseen := [path for path in paths if path not in checked.recipe.data.paths()]:
             tell(
-                "the texts that only a stage uses are not checked; to check them, pass them as files: "
+                "files used only by individual stages were not checked; to check them, pass them as arguments: "
                 f"{', '.join(unseen)}"
             )
         return CheckedCorpus(
@@ -173,11 +176,11 @@ def _find_corpus(
 
 
 def _files(split: str, names: Sequence[str]) -> SplitFiles:
-    """Returns the files of one split: a source and perhaps a target, or JSON lines, or a folder of stories."""
+    """Returns the files of one split: a source and an optional target, JSON lines, or a folder of stories."""
     if len(names) > 2:
         raise click.UsageError(
-            f"{split} has {len(names)} files, but a split has a source and a target, or one file of JSON lines; "
-            "for more files, use a recipe (--valid and --test must follow the training files)"
+            f"{split} has {len(names)} files, but a split consists of a source and a target, or of one JSON lines "
+            "file; for more files, use a recipe (--valid and --test must follow the training files)"
         )
     if len(names) == 1 and Path(names[0]).is_dir():
         return SplitFiles(stories=list(names))
@@ -187,7 +190,7 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
         split_reference(names[0]),
         split_reference(names[-1]),
     )
-    # in this case, --fix writes one file
+    # --fix then writes a single file
     if src_file == tgt_file and src_file.endswith(JSON_ENDS) and len(names) == 2:
         return SplitFiles(jsonl=[src_file], src_field=src_field, tgt_field=tgt_field)
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
@@ -196,7 +199,7 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
 def _count_tokens(
     corpus: CheckedCorpus, diagnosis: Diagnosis
 ) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
-    """Returns statistics of a recipe's tokens, as tables and for JSON, and whether only the tokenizer failed."""
+    """Returns token statistics for a recipe, as tables and as JSON values, and whether only the tokenizer failed."""
     if corpus.recipe is None:
         return [], None, False
     try:
@@ -209,7 +212,7 @@ def _count_tokens(
 
 
 def _recognize_encodings(corpus: CheckedCorpus, diagnosis: Diagnosis) -> dict[str, EncodingGuess]:
-    """Returns the encodings of files that are not UTF-8; reads them again only if the check has found such lines."""
+    """Returns the encodings of files that are not UTF-8; reads files again only if the check found invalid UTF-8."""
     found = {finding.kind for _, finding in diagnosis.findings()}
     if not found & {ENCODING, UTF16}:
         return {}
@@ -239,7 +242,7 @@ def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> 
 def _repair(
     corpus: CheckedCorpus, out: Path, encodings: Mapping[str, EncodingGuess]
 ) -> tuple[dict[str, RepairedSplit], Path | None]:
-    """Writes cleaned files and, if the corpus is that of a recipe, a recipe that uses them."""
+    """Writes cleaned files and, if the corpus belongs to a recipe, a recipe that uses them."""
     with terminal.LineProgress("MB", size=1_000_000) as display:
         done = repair(corpus.splits, out, corpus.monolingual, display.advance, encodings)
     if corpus.recipe is None or all(split.refused for split in done.values()):
@@ -326,7 +329,7 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
 
 def _show_places(diagnosis: Diagnosis) -> None:
     names = report.names_of(diagnosis)
-    for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
+    for split, finding in reversed(diagnosis.findings()):  # so that the worst is printed last
         kind = finding.kind
         terminal.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")
         note = report.remedy_note(finding, split)
@@ -334,14 +337,8 @@ def _show_places(diagnosis: Diagnosis) -> None:
         places = [report.place_name(place, names) for place in finding.places]
         margin = max(map(len, places), default=0)
         for name, place in zip(places, finding.places, strict=True):
-            if kind in (
-                LINE_COUNTS,
-                SHIFT,
-                FORMAT,
-                COLUMN,
-                BINARY,
-                UNCLEAR_LANGUAGE,
-            ):  # sentences rather than an example, shown in full
+            # the text is an explanation instead of an example, and is shown in full
+            if kind in (LINE_COUNTS, SHIFT, FORMAT, COLUMN, BINARY, UNCLEAR_LANGUAGE):
                 terminal.say(f"    {name}")
                 for line in textwrap.wrap(
                     report.visible(place.text, len(place.text) * 9), WIDTH - 6

@@ -70,7 +70,7 @@ def _list(known: Catalogue) -> None:
         terminal.table(task, ["name", "size", "licence"], rows)
         terminal.say("")
     terminal.say(
-        "to see the possible values of {...}, run `nmtkit fetch NAME --show` with the name of the example"
+        "to see the possible values of {...}, run `nmtkit fetch NAME --show` with an example's name as NAME"
     )
 
 

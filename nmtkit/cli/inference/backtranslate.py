@@ -17,7 +17,7 @@ from nmtkit.inference.synthetic import SyntheticCorpus, SyntheticFilter, describ
 from nmtkit.runs.run import find_run
 
 TAG = "<BT>"
-"""The tag before a back-translated source (Caswell et al. 2019, "Tagged back-translation")."""
+"""Tag at the beginning of back-translated sources (Caswell et al. 2019, "Tagged back-translation")."""
 
 
 @model_options.opens_model
@@ -51,7 +51,8 @@ def run_backtranslate(
     corpus = SyntheticCorpus(folder, settings, forward)
     if corpus.over:
         raise DataError(
-            f"{folder}: this corpus is complete, with {corpus.kept:,} pairs; for a new one, give another folder with -o"
+            f"{folder}: this corpus is complete, with {corpus.kept:,} pairs; to create another corpus, give a new "
+            "folder with -o"
         )
     if corpus.read:
         tell(f"{folder}: continuing after {corpus.read:,} lines")
@@ -69,4 +70,4 @@ def run_backtranslate(
     tell(f"{folder}: {corpus.kept:,} pairs from {corpus.read:,} lines{left_out}")
     src, tgt = corpus.paths
     tag = "" if forward else f", tag: {TAG}"
-    tell(f"to train on this corpus, add it to data.train: - {{src: {src}, tgt: {tgt}{tag}}}")
+    tell(f"to train on this corpus, add this to data.train: - {{src: {src}, tgt: {tgt}{tag}}}")

@@ -37,7 +37,7 @@ def run_explain(
     as_json: bool,
     steps: int | None,
 ) -> None:
-    """Runs `nmtkit explain`."""
+    """Carries out `nmtkit explain`."""
     if output is not None:
         if as_json:
             raise click.UsageError(
@@ -46,7 +46,7 @@ def run_explain(
         require_html(output)
     if steps and (as_json or output is not None):
         raise click.UsageError(
-            "--steps applies only to the terminal, because --json and -o show every step; remove --steps"
+            "--steps applies only to output in the terminal, because --json and -o show all steps; remove --steps"
         )
     lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = model_options.open_scorer(how)
@@ -57,7 +57,9 @@ def run_explain(
         )
         left_out = translations[0].src_left_out
         if left_out:
-            tell(f"line {number}: the last {left_out:,} source tokens were not read")
+            tell(
+                f"line {number}: the source is too long, so its last {left_out:,} tokens were not read"
+            )
         results.append((tree, translations))
     if output is not None:
         save_search([tree for tree, _ in results], output)
@@ -92,18 +94,18 @@ def _record(
 
 COMMANDS = ("set", "attention", "explain", "help", "quit")
 ALTERNATIVES = 3
-"""Number of results that are shown for each line by default."""
+"""Default number of results that are shown for each line."""
 HELP = """\
   :set KEY=VALUE ...  change the search settings; `nmtkit recipe explain search` lists the keys
   :attention          show the attention of the last translation
   :explain            show, step by step, how the last line was translated
   :help               show this
   :quit               quit; Ctrl-D and Ctrl-C do the same
-Any other line is translated; put a space before a line that begins with a colon."""
+Any other line is translated; to translate a line that begins with a colon, put a space before it."""
 
 
 def converse(translator: Translator, n_best: int) -> None:
-    """Translates lines that the user types, and shows `n_best` results of each; commands begin with a colon."""
+    """Translates lines that the user types, and shows `n_best` results for each; commands begin with a colon."""
     # Some builds of Python lack readline. Without it, lines cannot be edited, and there is no history.
     with suppress(ImportError):
         importlib.import_module("readline")
@@ -113,7 +115,7 @@ def converse(translator: Translator, n_best: int) -> None:
             f"{translator.name} ({translator.outline.config.kind}) has no attention, so alignments are not shown"
         )
     last_line = ""
-    # the translator of the last line; `:set` may have changed the search since
+    # the translator used for the last line, because `:set` may have changed the search since
     last_translator = translator
     while True:
         try:
@@ -153,7 +155,7 @@ def converse(translator: Translator, n_best: int) -> None:
 
 
 def _advice(words: Sequence[str]) -> str:
-    """Returns the message for an unknown command, with a guess at the intended one."""
+    """Returns the message for an unknown command, with a guess at the intended command."""
     name = words[0].removeprefix(":")
     values = [word for word in words[1:] if word != "="]
     key, sign, value = name.partition("=")
@@ -191,7 +193,7 @@ def _show(translator: Translator, line: str, n_best: int) -> None:
 
 
 def _describe_alignment(translator: Translator, line: str, text: str) -> str:
-    """Returns the target words, each followed by the source words that are aligned to it, in brackets."""
+    """Returns the target words, each followed by the source words aligned to it, in square brackets."""
     try:
         (alignment,) = translator.align([line], [text])
     except DataError as fault:  # the tokens of some imported tokenizers cannot be assigned to words

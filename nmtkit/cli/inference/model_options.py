@@ -33,7 +33,7 @@ class CombinationSettings(Settings):
     lm_weight: Annotated[float, Field(ge=0)] | None = None
 
 
-def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
+def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # generic only in newer versions of click
     """Returns the click type of a search setting: a choice, or a number within the bounds of the setting."""
     if key == "length_penalty":
         return click.STRING
@@ -50,7 +50,7 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
 
 
 def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], CombinationSettings]:
-    """Parses the values of `--search` into settings of the recipe's search and `CombinationSettings`."""
+    """Parses the values of `--search` into keys of the recipe's `search` group and `CombinationSettings`."""
     settings: dict[str, object] = {}
     for text in assignments:
         key, sign, value = text.partition("=")
@@ -66,7 +66,7 @@ def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], Combina
 
 
 _OTHER_FORMS = ("as_json", "scores", "lead")
-"""Parameters that determine how results are written or combined."""
+"""Parameters that conflict with `--format moses`."""
 
 
 def _model_options(given: dict[str, Any]) -> DecodingOptions:
@@ -93,7 +93,9 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
     other = [name for name in _OTHER_FORMS if given.get(name)]
     if given.get("form") == "moses" and other:
         option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
-        raise click.UsageError(f"--format moses writes n-best lists; remove --{option}")
+        raise click.UsageError(
+            f"--format moses determines the whole output format; remove --{option}"
+        )
     values = {
         key: given.pop(key)
         for key in {field.name for field in fields(DecodingOptions)} & given.keys()
@@ -102,11 +104,11 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
 
 
 opens_model: Decorator = pass_as("how", _model_options)
-"""Passes the options for a run and for its search to a command as one `DecodingOptions`, called `how`."""
+"""Passes the options for the run and the search to a command as one `DecodingOptions`, called `how`."""
 
 
 def window_lines(system: TextModel) -> int:
-    """Returns how many lines of input are read together."""
+    """Returns the number of input lines to read at a time."""
     return max(1, system.window // (4 if system.reads_articles else 1))  # articles are longer
 
 
@@ -116,7 +118,7 @@ def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
 
 
 def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
-    """Returns the options for a feature that CTranslate2 lacks: the engine `auto` becomes nmtkit, with a note."""
+    """Returns the options for a feature that CTranslate2 lacks: replaces the engine `auto` with nmtkit, and says so."""
     if how.engine != "auto":
         return how
     if find_spec("ctranslate2") is not None:
@@ -125,5 +127,5 @@ def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
 
 
 def open_scorer(how: DecodingOptions, task: str | None = None) -> Translator:
-    """Does the same as `open_model` for a command that scores or inspects the model, which requires our own engine."""
+    """Opens a run like `open_model`, but with nmtkit's own engine, which scoring and inspecting a model require."""
     return open_model(replace(how, engine="nmtkit"), task)

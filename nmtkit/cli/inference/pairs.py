@@ -24,8 +24,8 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
 
 BEST, FREQUENT = 50, 2000
-"""Numbers of target tokens in a shortlist: for each source token, and for every sentence. Mi et al. 2016, "Vocabulary
-Manipulation for Neural Machine Translation", use 10 to 50, and 2,000."""
+"""Numbers of target tokens in a shortlist: candidates for each source token, and frequent tokens for every sentence. Mi
+et al. 2016, "Vocabulary Manipulation for Neural Machine Translation", use 10 to 50 and 2,000."""
 
 
 @results.into_output
@@ -45,7 +45,7 @@ def run_align(
     """Carries out `nmtkit align`."""
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError(
-            "--threshold allows several links per word, so it conflicts with --symmetrize; use only one of them"
+            "--threshold cannot be combined with --symmetrize or --reverse-model; remove --threshold, or the others"
         )
     read = source, target, source_words, target_words
     results.require_other(soft, read, "--soft")
@@ -58,7 +58,7 @@ def run_align(
     translator = model_options.open_scorer(how)
     backward = None
     if reverse_model is not None:
-        # --from and --to apply to the first direction only
+        # --from and --to apply only to the first direction
         other = replace(how, to=None, source_language=None)
         other = replace(other, model=reverse_model, ensemble="probabilities", ensemble_weights=None)
         backward = model_options.open_scorer(other)
@@ -186,6 +186,6 @@ def _read_translation(line: str, where: str) -> Translation:
         )
     except (ValueError, KeyError, TypeError, OverflowError) as fault:
         raise DataError(
-            f"{where}: this is not output of `nmtkit translate --json` ({fault!r}); write the file with that command, "
-            "without --window and --split-sentences"
+            f"{where}: this was not written by `nmtkit translate --json` ({fault!r}); create the file with that "
+            "command, without --window or --split-sentences"
         ) from fault

@@ -43,10 +43,11 @@ def run_perplexity(
         )
     else:
         tell(
-            "no table by frequency, because the run has no training text; give a text with --frequencies FILE"
+            "there is no table of words by frequency, because the run has no training text; give a text with "
+            "--frequencies FILE"
         )
     config = run.newest_stage().recipe.batch
-    # otherwise, each line was an example in training
+    # without block_tokens, each line was a separate example in training
     across = config.across_documents and config.block_tokens is not None
     config = config.changed(
         {"block_tokens": block_tokens or config.block_tokens, "across_documents": across}

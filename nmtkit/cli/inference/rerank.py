@@ -50,10 +50,10 @@ def run_rerank(
         raise click.UsageError("--tune prints weights; remove --weights and --json")
     if tune is not None and output_folder() is not None:
         raise click.UsageError(
-            "--tune prints one set of weights; write it with -o, not with --output-dir"
+            "--tune prints a single set of weights; use -o instead of --output-dir"
         )
     if tune is None and metric is not None:
-        raise click.UsageError("--metrics requires --tune; give both")
+        raise click.UsageError("--metrics requires --tune; use both options or neither")
     names = metric_names([metric or "bleu"])
     if len(names) > 1:
         raise click.UsageError(
@@ -63,7 +63,7 @@ def run_rerank(
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
         raise click.UsageError(
-            f"{tuned} has the weight {chosen.lm:g} for a language model; give the run of the language model with --lm"
+            f"{tuned} sets the language model's weight to {chosen.lm:g}, but no language model is given; add --lm RUN"
         )
     translator = model_options.open_model(how, TRANSLATION.name)
     other = DecodingOptions(device=how.device, precision=how.precision, threads=how.threads)
@@ -80,7 +80,7 @@ def run_rerank(
         require_pairs(candidates, references, "reference")
         scored_as = find_run(how.model, task=TRANSLATION.name)[0].recipe.evaluation.options
         best, value, alone = tune_weights(candidates, references, names[0], scored_as)
-        tell(f"{names[0]} {value:.2f}; with the model alone {alone:.2f}")
+        tell(f"{names[0]} {value:.2f} with these weights; {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return
     printer = results.Printer(translator.tokenizers.tgt, 1, as_json)

@@ -1,4 +1,4 @@
-"""Implements the commands of the tasks without a file of their own in this folder."""
+"""Implements the commands of tasks that have no file of their own in this folder."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -94,7 +94,7 @@ def _windows(task: Task, files: tuple[Path, ...], system: TextModel) -> Iterator
 
 
 def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[Example]]:
-    """Yields windows of examples from files or standard input; they have only the task's first column."""
+    """Yields windows of examples, which have only the task's first column, from files or standard input."""
     name = task.columns[0].name
     if name == "features":
         rows = chained(files, lambda file: read_pairs(SplitFiles(features=[str(file)])))

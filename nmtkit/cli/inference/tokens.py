@@ -33,8 +33,8 @@ def run_detokenize(model: str | None, files: tuple[Path, ...], side: str) -> Non
         if marks and WORD_START not in line and len(tokens) > 1:
             place = f"line {number}" if folder is None else folder.place()
             raise DataError(
-                f"{place}: no token in {line[:60]!r} has the mark {WORD_START}, with which a word begins; pass tokens "
-                "as printed by `nmtkit tokenize`"
+                f"{place}: no token in {line[:60]!r} contains {WORD_START}, which marks the start of a word; pass "
+                "tokens as printed by `nmtkit tokenize`"
             )
         return tokenizer.join(tokens)
 

@@ -33,7 +33,7 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 
 COSTLY_NATS = 5
-"""Cost of terms, in nats, above which a warning is printed; a rare word that suits the context costs less."""
+"""Cost of terms, in nats, at which a warning is printed; a rare word that fits the context costs less."""
 
 
 @results.into_output
@@ -69,7 +69,7 @@ def run_translate(
             )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError(
-                "--interactive needs a terminal; to translate files and pipes, remove --interactive"
+                "--interactive requires a terminal; to translate files or pipes, remove --interactive"
             )
         how = model_options.without_ctranslate2(how, "the alignments that --interactive shows")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
@@ -137,7 +137,7 @@ def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[
 def _warn_of_costly_terms(
     translator: Translator, forced: Sequence[tuple[str, Translation]]
 ) -> None:
-    """Warns if terms have made translations far less probable than the translations without these terms."""
+    """Warns if terms make translations far less probable than the translations found without these terms."""
     if not forced:
         return
     costs = translator.cost_of_terms([translation for _, translation in forced])
@@ -159,7 +159,9 @@ def _open(
     how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None
 ) -> Translator:
     if dictionary is not None and not replace_unknown:
-        raise click.UsageError("--dictionary requires --replace-unknown; give both")
+        raise click.UsageError(
+            "--dictionary requires --replace-unknown; use both options or neither"
+        )
     entries = (
         None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
     )
@@ -175,7 +177,7 @@ def _open(
 
 def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yields the windows unchanged; warns about the first line that looks like a paragraph."""
-    # Both arguments depend on click's context, which does not exist in the thread that reads ahead.
+    # Both arguments are looked up here, because click's context does not exist in the thread that reads ahead.
     return _noted(text, output_folder(), is_quiet())
 
 
@@ -280,7 +282,7 @@ def _print_lead(
 
 @dataclass(frozen=True)
 class _Articles:
-    """Where the articles to summarize come from."""
+    """Source of the articles to summarize."""
 
     files: tuple[Path, ...]
     stories: Path | None

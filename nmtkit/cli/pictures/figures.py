@@ -1,4 +1,4 @@
-"""Functions that several commands share for saving figures, and for showing BLEU by length."""
+"""Functions shared by several commands: saving figures, and showing BLEU by length."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from nmtkit.plots.fonts import PictureWarning
 
 
 def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> None:
-    """Saves a figure in each format, and prints the names of the files and any characters that its fonts lack."""
+    """Saves a figure to each file, and prints the names of the files and any characters that the fonts lack."""
     for output in outputs:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PictureWarning)
@@ -25,7 +25,7 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
 
 
 FEW_SENTENCES = 10
-"""Minimum number of sentences in a length range for which a score is reliable enough to be drawn."""
+"""Minimum number of sentences in a length range for a reliable score; points with fewer sentences are hollow."""
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
@@ -66,11 +66,11 @@ def _words(column: Sequence[LengthBucket]) -> str:
 
 
 def _counts(column: Sequence[LengthBucket]) -> str:
-    """Returns the number of lines as text; if the systems' test sets differ in size, that of each."""
+    """Returns the number of lines as text, or one number per system if the numbers differ."""
     counts = [f"{bucket.count:,}" for bucket in column]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 
 
 def _scores(column: Sequence[LengthBucket]) -> list[float]:
-    """Returns the BLEU of each system, or NaN if it has no lines."""
+    """Returns the BLEU score of each system, or NaN if there are no lines."""
     return [math.nan if bucket.score is None else bucket.score.value for bucket in column]

@@ -51,7 +51,7 @@ Picture = TypeVar("Picture", bound=SentencePicture)
 HEAT_MAPS = ("attention", "grid")
 """Values of --what that draw a heat map for each sentence."""
 WIDE_SUMMARY_WORDS = 40
-"""Number of words in a summary from which a note recommends a page instead of a figure."""
+"""Number of words in a summary above which a note recommends an HTML page instead of a figure."""
 
 _makes_style = pass_as(
     "style", lambda given: FigureStyle(title=given.pop("title"), **given.pop("style"))
@@ -94,15 +94,16 @@ def run_plot_attention(
     if system.reads == "features":
         if source is None or not output or what != "attention":
             raise click.UsageError(
-                "a captioner needs a file of images, the number of one of them, and -o FILE, without --what"
+                "for a captioning model, give an image file as SOURCE, optionally the number of an image as TARGET, "
+                "and -o FILE; remove --what"
             )
         file = FeaturesFile(source)
         why = "".join(fault.message for fault in file.take_faults())
         if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.n_lines:
             raise DataError(
                 why
-                or f"{source} has {file.n_lines:,} images; choose one by a number from 1 to {file.n_lines} instead of "
-                f"{target!r}"
+                or f"{source} has {file.n_lines:,} images; choose one by its number, from 1 to {file.n_lines}, instead "
+                f"of {target!r}"
             )
         rows = file.read(int(target) - 1)
         caption = as_translator(system).search([rows], need_attention=True)[0][0]
@@ -145,7 +146,7 @@ def _draw(
 
 
 def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> None:
-    """Recommends a page for a long summary, because a figure has a column for each word."""
+    """Recommends an HTML page for a long summary, because a figure needs a column for each word."""
     pictures = [
         picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary
     ]
@@ -153,25 +154,25 @@ def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> No
     has_page = any(path.suffix.lower() == ".html" for path in output)
     if longest > WIDE_SUMMARY_WORDS and not has_page:
         note(
-            f"a figure with {longest} columns is wide; -o FILE.html shows article and summary as coloured text, which "
-            "is easier to read on a screen"
+            f"the figure has {longest} columns and may be hard to read; use -o FILE.html to show the article and the "
+            "summary as coloured text instead"
         )
 
 
 def _require_fitting_options(
     output: Sequence[Path], what: str, source: str | None, chosen: bool, style: FigureStyle
 ) -> None:
-    """Rejects conflicting options and missing ones; `chosen` is whether --layer or --head is given."""
+    """Rejects conflicting and missing options; `chosen` says whether --layer or --head is given."""
     has_style = replace(style, title=None) != FigureStyle()
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
         (
             what == "layers" and not only_html,
-            "--what layers writes an interactive page; give its file with -o FILE.html",
+            "--what layers writes an interactive page; add -o FILE.html",
         ),
         (
             what in ("grid", "positions") and not output,
-            f"--what {what} draws a figure; give its file with -o FILE",
+            f"--what {what} draws a figure; add -o FILE",
         ),
         (
             what == "positions" and source is not None,
@@ -181,7 +182,7 @@ def _require_fitting_options(
             chosen and what not in HEAT_MAPS,
             f"--what {what} draws all layers and heads; remove --layer and --head",
         ),
-        (has_style and not output, "--style applies only to a figure; add -o FILE"),
+        (has_style and not output, "--style applies only to figures in files; add -o FILE"),
     ):
         if wrong:
             raise click.UsageError(fault)
@@ -205,10 +206,12 @@ def _picture_saver(
 
 
 def _warn_unread(drawn: list[Picture]) -> list[Picture]:
-    """Warns about source tokens that were not read, which a custom title does not mention; returns the figures."""
+    """Warns about source tokens that were not read, because custom titles do not mention them; returns the figures."""
     for number, picture in enumerate(drawn, start=1):
         if picture.left_out:
-            tell(f"figure {number}: the last {picture.left_out:,} source tokens were not read")
+            tell(
+                f"figure {number}: the source is too long, so its last {picture.left_out:,} tokens were not read"
+            )
     return drawn
 
 
@@ -231,7 +234,7 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
 def _entropies(
     translator: Translator, pairs: Pairs, title: str | None = None
 ) -> tuple[list[Entropies], str]:
-    """Returns the entropies of each attention, and the title, or a default title if it is None."""
+    """Returns the entropies of each kind of attention, and the title; None selects a default title."""
     if as_multi_head(translator.outline) is not None:
         parts = head_entropies(_warn_unread(translator.head_pictures(*pairs)))
     else:
@@ -263,12 +266,12 @@ def run_plot_training(
         plots.picture_format(path)
     if (what == "report" or not output) and style != FigureStyle():
         raise click.UsageError(
-            "--title and --style apply only to a figure of curves; add -o FILE, and remove --what report"
+            "--title and --style apply only to figures of curves; add -o FILE, and remove --what report"
         )
     if what == "report":
         if len(runs) != 1 or not output:
             raise click.UsageError(
-                "--what report describes a single run; give one RUN and a page, -o FILE.html"
+                "--what report describes a single run; give one RUN, and a file for the page with -o FILE.html"
             )
         save_pictures(output, partial(save_report, find_training(runs[0])))
         return

@@ -144,7 +144,7 @@ def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[i
     if n_unfinished:
         tell(
             f"{n_unfinished} of {len(outputs)} outputs reached the length limit; "
-            "to raise it, use --max-length or --search max_length_ratio=R"
+            "to raise the limit, use --max-length or --search max_length_ratio=R"
         )
     unknown_tokens = results.UnknownTokens("source")
     for output in outputs:
@@ -156,7 +156,7 @@ def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[i
 def _answers(
     task: Task, system: TextModel, sources: Sequence[str]
 ) -> tuple[list[str], list[Translation]]:
-    """Returns the output for each source, and the `Translation` of each output that a search has found."""
+    """Returns the output for each source, and the `Translation` of each output found by a search."""
     if not isinstance(system, Translator):
         examples = [Example(line, None, number) for number, line in enumerate(sources, start=1)]
         return answer(task, system, examples).texts, []
@@ -183,10 +183,12 @@ def _require_pairs(
     if (test_set is None) != (source is not None and bool(ref)) or (
         test_set is not None and (source or ref)
     ):
-        raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
+        raise click.UsageError(
+            "specify either --source FILE and --ref FILE, or --test-set NAME, but not both"
+        )
     if not task.references or task.columns[0].name != "src":
         raise NmtkitError(
-            f"evaluate needs source texts and references, which the task {task.name} does not have"
+            f"evaluate requires source texts and references, which the task {task.name} does not have"
         )
 
 

@@ -25,7 +25,7 @@ from nmtkit.metrics.systems import named, notes, require_equal_counts, score_sys
 from nmtkit.plots import picture_format
 from nmtkit.runs.run import find_run
 
-REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
+REMEDY = f"{EXTRACT_HINT} (only score-summaries reads .jsonl files directly)"
 
 
 @scoring.passes_settings(summaries=False)
@@ -104,7 +104,7 @@ def run_score(
 
 
 def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
-    """Returns the numbers of the lines without unknown words; `texts` are the references and then the source."""
+    """Returns the indices of the lines without unknown words; `texts` are the references, followed by the source."""
     run, _ = find_run(path)
     pair = run.load_tokenizers()
     tokenizers = [*[pair.tgt] * (len(texts) - 1), pair.src]
@@ -119,7 +119,9 @@ def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
             f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so "
             "no line is left to score; use a run with a larger vocabulary, or remove --known-by"
         )
-    tell(f"scoring {len(kept):,} of {len(texts[0]):,} lines: those without words unknown to {path}")
+    tell(
+        f"scoring only the {len(kept):,} of {len(texts[0]):,} lines that contain no words unknown to {path}"
+    )
     return kept
 
 
@@ -171,7 +173,7 @@ def run_score_alignments(
     )
     terminal.say(
         f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
-        f"{n_possible - n_sure} links that are only possible; a lower AER is better"
+        f"{n_possible - n_sure} links that are only possible; lower AER is better"
     )
 
 
@@ -187,13 +189,12 @@ def _read_alignments(path: str, option: str, base: int | None) -> AlignmentFile:
 
 
 def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
-    """Returns the number of sentence pairs: that of the pharaoh files, as a naacl file lists only pairs with links."""
+    """Returns the number of sentence pairs, from pharaoh files if possible; naacl files omit pairs without links."""
     lined = [(path, one.pairs) for path, one in files if one.format == "pharaoh"]
     if not lined:
         return max(len(one.pairs) for _, one in files)
     require_equal_counts(
-        lined,
-        "each needs one line for every sentence pair, which is empty if the pair has no links",
+        lined, "each file needs one line per sentence pair, which is empty if the pair has no links"
     )
     first, n_pairs = named(lined[0][0]), len(lined[0][1])
     for path, one in files:

@@ -15,7 +15,7 @@ from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems
 
 REPEATED_PERCENT = 10
-"""Percentage of repeated trigrams from which a note says that summaries repeat themselves."""
+"""Percentage of repeated trigrams at which a message says that summaries repeat themselves."""
 
 
 @scoring.passes_settings(summaries=True)
@@ -65,8 +65,8 @@ def run_score_summaries(
     for path, count in zip(hyps, empty, strict=True):
         if count:
             tell(
-                f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
-                "and the quality report counts them only in the length"
+                f"note: {count} of the {len(ref_lines[0])} summaries in {named(path)} are empty; they get a ROUGE "
+                "score of 0, and in the quality report they affect only the length statistics"
             )
     for note in notes(metrics, ref_lines, options):
         tell(f"note: {note}")
@@ -114,8 +114,8 @@ def _advise_against_repetitions(
         share = report.repeated_trigrams or 0.0
         if share >= REPEATED_PERCENT and share > 2 * usual:
             tell(
-                f"{named(path)} repeats itself ({share:.0f} % of its trigrams; in the references, {usual:.0f} %); "
-                "use --no-repeat-ngram 3 to summarize"
+                f"{named(path)} repeats itself: {share:.0f}% of its trigrams are repeated (references: {usual:.0f}%); "
+                "to prevent this, summarize with --no-repeat-ngram 3"
             )
 
 
@@ -128,14 +128,14 @@ def _read_terms(path: str) -> list[list[str]]:
         terms = field_of(parse_record(line, where), field, where, "specify the field as FILE#FIELD")
         if not is_list_of_strings(terms):
             raise DataError(
-                f"{where}: the field {field!r} is not a list of strings; fix it, or specify another as FILE#FIELD"
+                f"{where}: the field {field!r} is not a list of strings; fix it, or specify another field as FILE#FIELD"
             )
         term_lists.append(terms)
     return term_lists
 
 
 def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Rejects examples whose references are all empty; `refs` are files and their lines."""
+    """Rejects examples whose references are all empty; `refs` contains files and their lines."""
     paths, texts = zip(*refs, strict=True)
     for number, references in enumerate(zip(*texts, strict=True), start=1):
         if not any(map(split_sentences, references)):

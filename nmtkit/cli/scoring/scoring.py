@@ -1,4 +1,4 @@
-"""Settings, files and tables of the commands that score."""
+"""Settings, files and tables of the scoring commands."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def require_one_stdin(*paths: str | Path | None) -> None:
 
 
 def names_of_metrics() -> set[str]:
-    """Returns the values of `--metrics`: the names of metrics and of families of metrics."""
+    """Returns the values of `--metrics`: the names of metrics and of metric families."""
     names = set()
     for metric in text_metrics():
         names |= {metric.name, metric.family}
@@ -35,7 +35,7 @@ def names_of_metrics() -> set[str]:
 
 
 def passes_settings(summaries: bool) -> Decorator:
-    """Passes the scoring options as `metrics`, `options`, and `draws`, which is None without a significance test."""
+    """Passes the scoring options as `metrics`, `options` and `draws`; without a significance test, `draws` is None."""
 
     def draws(given: dict[str, Any]) -> metrics.Resampling | None:
         significance, paired_ar, n_samples, seed = map(
@@ -103,7 +103,7 @@ def show_scores(
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     terminal.table("scores", ["metric", *(system.title for system in systems)], rows)
     marks = (
-        ["± is half the 95% confidence interval"]
+        ["± is half the width of the 95% confidence interval"]
         if systems[0].scores[0].interval is not None
         else []
     )
@@ -137,7 +137,7 @@ def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:
 
 
 def print_csv(systems: Sequence[ScoredSystem]) -> None:
-    """Prints comma-separated values: a row for each system and metric, with all digits."""
+    """Prints comma-separated values: a row for each system and metric, at full precision."""
     rows = []
     for system in systems:
         for comparison in system.scores:

@@ -27,9 +27,10 @@ Chart = tuple[str, dict[str, Curve]]
 def show_charts(
     look: Callable[[], tuple[str, Sequence[Chart]]], goes_on: Callable[[], bool], seconds: float
 ) -> None:
-    """Shows a line of text and charts, both from `look`, and updates them until `goes_on` is false or Ctrl-C comes.
+    """Shows the line of text and the charts that `look` returns.
 
-    If standard output is not a terminal, they are shown once.
+    In a terminal, they are updated until `goes_on` returns False or the user presses Ctrl-C. Elsewhere, they are shown
+    once.
     """
     console = plain_console(sys.stdout)
     if not console.is_terminal:
@@ -64,7 +65,7 @@ def _frame(facts: str, charts: Sequence[Chart], width: int, height: int) -> Iter
 def line_chart(curves: Sequence[Curve], width: int, height: int) -> list[Text]:
     """Returns the lines of a chart with this width and height; the lowest line shows the ends of the x axis.
 
-    Points with NaN are left out. If several curves pass through a cell, it has the colour of the last one.
+    Points that are not finite are left out. If several curves pass through a cell, it has the colour of the last one.
     """
     known = [([(x, y) for x, y in points if math.isfinite(y)], colour) for points, colour in curves]
     every = [point for points, _ in known for point in points]

@@ -40,20 +40,20 @@ class _Frame(Progress):
 
 
 def _fact(name: str, style: str = "none") -> TextColumn:
-    """Returns a column for a field of the task; text that does not fit ends in "…"."""
+    """Returns a column for a field of the task; text that does not fit is truncated with "…"."""
     column = Column(no_wrap=True, overflow="ellipsis")
     return TextColumn(f"{{task.fields[{name}]}}", style=style, markup=False, table_column=column)
 
 
 class _Display(ABC):
-    """Base class of displays. A display is a context manager, which restores the cursor and shows the final state."""
+    """Base class of displays: context managers that show the final state and restore the cursor on exit."""
 
     _shows_first_and_last = False  # for output that is not a terminal
 
     def __init__(
         self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES
     ) -> None:
-        """Creates the display without showing it; the default of `stream` is stderr."""
+        """Creates the display without showing it; `stream` defaults to stderr."""
         self._file = stream or sys.stderr
         console = plain_console(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
@@ -76,7 +76,7 @@ class _Display(ABC):
 
     @abstractmethod
     def _line(self) -> str:
-        """Returns the state as a plain line."""
+        """Returns the current state as a plain line."""
 
     def _fields(self) -> dict[str, str]:
         """Returns the values of the live line's columns, and the line of metrics below it."""
@@ -191,14 +191,14 @@ class ProgressDisplay(_Display):
 class LineProgress(_Display):
     """The number of finished lines.
 
-    It is shown only if stderr is a terminal and stdout is not, because results appear on stdout. With a `total`, the
-    display also shows the number of all lines and the time left.
+    It is shown only if stderr is a terminal and stdout is not, so that it is not mixed with results. If `total` is set,
+    the display also shows the total and the time left.
     """
 
     total: int | None = None
 
     def __init__(self, unit: str = "lines", stream: TextIO | None = None, size: int = 1) -> None:
-        """Starts the clock; `unit` is a plural, and one unit consists of `size` lines."""
+        """Starts the clock; `unit` is a plural noun, and one unit consists of `size` lines."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit, self._size = unit, size
         self._done = 0
@@ -232,5 +232,5 @@ class LineProgress(_Display):
 
 
 def _clock(seconds: float) -> timedelta:
-    """Rounds to whole seconds, which are shown as h:mm:ss."""
+    """Rounds to whole seconds; formatted as text, the result is h:mm:ss."""
     return timedelta(seconds=round(seconds))

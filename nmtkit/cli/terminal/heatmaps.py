@@ -22,11 +22,12 @@ MIN_WEIGHT = 0.005  # smaller weights would be shown as 0.00
 
 
 def show_attention(picture: AttentionPicture) -> None:
-    """Prints attention weights in the width of the terminal, or in 80 columns.
+    """Prints attention weights, as wide as the terminal, or in 80 columns if the output is not a terminal.
 
-    A translation is shown as a heat map. It consists of colours, with the weights in hundredths, in a colour terminal,
-    and of blocks elsewhere. Columns that do not fit follow in further panels. A summary has too many words for columns,
-    so its article, shaded by coverage, is followed by a line for each word of the summary.
+    A translation is shown as a heat map: in a colour terminal, with coloured cells that contain the weights in
+    hundredths; elsewhere, with blocks of different densities. Columns that do not fit follow in further panels. An
+    article to summarize has too many words for columns, so it is printed as text shaded by coverage, followed by a line
+    for each word of the summary.
     """
 
     def lines(width: int, coloured: bool) -> list[Text]:
@@ -38,7 +39,7 @@ def show_attention(picture: AttentionPicture) -> None:
 
 
 def show_document(picture: DocumentPicture) -> None:
-    """Prints a classified text: each sentence after its weight, and each word shaded by its weight."""
+    """Prints a classified text: each sentence is preceded by its weight, and each word is shaded by its weight."""
 
     def lines(width: int, coloured: bool) -> Iterator[Text]:
         for words, shades, weight in zip(
@@ -52,7 +53,7 @@ def show_document(picture: DocumentPicture) -> None:
 
 
 def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]]) -> None:
-    """Prints the heading of a figure and its `lines`, a function of the width and of whether there are colours."""
+    """Prints the heading of a figure, followed by `lines(width, coloured)`."""
     console = plain_console(sys.stdout)
     width, heading = console.width, printable(picture.heading)
     coloured = (
@@ -66,14 +67,14 @@ def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]
 
 
 def _level(share: float, coloured: bool) -> int:
-    """Returns the index of the colour or block that is nearest to a share between 0 and 1."""
+    """Returns the index of the colour or block that is closest to a share between 0 and 1."""
     return round(share * (len(COLOURS if coloured else BLOCKS) - 1))
 
 
 def _shaded_words(
     words: Sequence[str], shares: Sequence[float], width: int, coloured: bool
 ) -> list[Text]:
-    """Returns lines of words, each shaded by its share, either with a colour or with blocks in a line below."""
+    """Returns lines of words, each shaded by its share, either with a colour or with blocks in the line below."""
     pieces: list[Text] = []
     blocks: list[str] = []
     for word, share in zip(words, shares, strict=True):
@@ -115,7 +116,7 @@ class _HeatMap(_Shaded):
             cell_len(word) > MAX_LABEL_HEIGHT or not _can_stand(word) for word in self.src_words
         )
         cell = max(3 if coloured else 2, len(str(len(self.src_words))) + 1 if self.numbered else 0)
-        self.cell = cell + bool(picture.windows)  # the additional column is for "+"
+        self.cell = cell + bool(picture.windows)  # one more column for "+"
 
     def lines(self) -> list[Text]:
         columns = len(self.src_words)
@@ -186,7 +187,11 @@ class _Summary(_Shaded):
         rows = [self._row(row) for row in range(len(self.tgt_words))]
         facts = ["word of the summary", "words of the article with the largest weights"]
         if self.picture.p_gen is not None:
-            facts = ["p_gen, the probability of generating", f"{facts[0]}, * if copied", facts[1]]
+            facts = [
+                "p_gen, the probability of generating the word",
+                f"{facts[0]}, * if copied",
+                facts[1],
+            ]
         about = textwrap.wrap("Columns: " + "; ".join(facts), self.width)
         scale = Text("coverage ").append_text(self.scale(float(coverage.max())))
         return [*article, scale, Text(), *rows, *map(Text, about)]
@@ -202,7 +207,7 @@ class _Summary(_Shaded):
         ):
             name, weight = self.src_words[column], f" {weights[column]:.2f} "
             free = self.width - cell_len(line.plain) - 1 - len(weight)
-            if rank == 0 and free > 1:  # the best word is always shown, if necessary shortened
+            if rank == 0 and free > 1:  # the best word is always shown, truncated if necessary
                 name = cut(name, free)
             if weights[column] < MIN_WEIGHT or cell_len(name) > free:
                 break
@@ -222,20 +227,20 @@ def _style(level: int) -> Style:
 
 
 def _fit(word: str, width: int) -> str:
-    """Returns the word aligned to the right in `width` columns."""
+    """Returns the word right-aligned in `width` columns, truncated if it is longer."""
     word = cut(word, width)
     return " " * (width - cell_len(word)) + _left_to_right_after(word)
 
 
 def _left_to_right_after(word: str) -> str:
-    """Adds an invisible mark to a Hebrew or Arabic word, so that terminals do not reverse the numbers after it."""
+    """Appends an invisible mark to a Hebrew or Arabic word, so that terminals do not reverse the numbers after it."""
     return (
         word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
     )
 
 
 def _can_stand(word: str) -> bool:
-    """Returns whether a word can be written vertically: its letters do not join, and have no combining marks."""
+    """Returns whether a word can be written vertically: it has no letters that join, and no combining marks."""
     return all(
         cell_len(c) and unicodedata.bidirectional(c) != "AL" and unicodedata.category(c) != "Mc"
         for c in word

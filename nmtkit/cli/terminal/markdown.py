@@ -18,7 +18,7 @@ _SHELL_PART = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 def rendered_page(text: str, width: int | None = None) -> str:
     """Renders a page with escape codes for a terminal of this width; None means the width of the current terminal.
 
-    Long lines of code are continued on the next line in such a way that they can still be copied and run.
+    Long lines of code are broken in such a way that they can still be copied and run.
     """
     width = width or shutil.get_terminal_size().columns
     buffer = StringIO()
@@ -39,9 +39,9 @@ def rendered_page(text: str, width: int | None = None) -> str:
 
 
 def fold_code(line: str, language: str, width: int) -> list[str]:
-    """Breaks a long line of code at places where its language allows it; without such a place, it stays whole.
+    """Breaks a long line of code where its language allows it; a line without such a place stays whole.
 
-    A command (no language) continues after a backslash, YAML and Python after a comma within brackets.
+    Commands (no language) are broken with a backslash, YAML and Python after a comma within brackets.
     """
     if cell_len(line) <= width:
         return [line]

@@ -1,4 +1,4 @@
-"""Reports of data and training that several commands show."""
+"""Reports on data and training that several commands show."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck import report as diagnosis_report
 from nmtkit.datacheck.findings import Diagnosis
 
-if TYPE_CHECKING:  # this module imports torch, which `check` does not need for text files
+if TYPE_CHECKING:  # this module imports torch, which `nmtkit check` does not need for text files
     from nmtkit.experiment.presets.fine_tuning import TestChange
 
 
 def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
-    """Prints a table of the findings, the worst first, and the verdict; without findings, only the verdict."""
+    """Prints a table of the findings, worst first, and the verdict; if there are no findings, only the verdict."""
     if rows := diagnosis_report.rows(diagnosis):
         columns = ["severity", "split", "fault", "count", "share", "first place"]
         terminal.table("findings", columns, rows, stderr)
@@ -22,7 +22,7 @@ def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
 
 
 def show_report(report: DataReport) -> None:
-    """Prints the report of preprocessing on stderr."""
+    """Prints the preprocessing report on stderr."""
     tell(report.one_line_summary())
     faults = [
         (name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"
@@ -34,16 +34,16 @@ def show_report(report: DataReport) -> None:
     if rows:
         terminal.table(
             "dropped or truncated",
-            ["split", "fault", "pairs", "first line", "done"],
+            ["split", "fault", "pairs", "first line", "action"],
             rows,
             stderr=True,
         )
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
-    """Prints the scores before and after fine-tuning, and warns of forgetting.
+    """Prints the scores before and after fine-tuning, and warns about forgetting.
 
-    `mixed` is whether general text was mixed into the training text.
+    `mixed` says whether general text was mixed into the training text.
     """
     if not changes:
         return

@@ -1,6 +1,6 @@
 """Lines, tables and bars in the terminal.
 
-Results go to stdout and everything about them to stderr, so that a command's output can be piped.
+Results go to stdout and messages to stderr, so that a command's output can be piped.
 """
 
 import csv
@@ -21,7 +21,7 @@ from rich.text import Text
 WIDTH = 100
 """Width of tables outside a terminal, unless their columns need more."""
 SHORT_CELL = 24
-"""Cells up to this width are never broken."""
+"""Width up to which the text of a cell is never wrapped."""
 
 
 def plain_console(file: TextIO) -> Console:
@@ -34,7 +34,7 @@ _COPIES: list[Callable[[str], object]] = []
 
 @contextmanager
 def tee(take: Callable[[str], object]) -> Iterator[None]:
-    """Passes `take` a copy of every line that this module writes inside the block, and occasional live lines."""
+    """Within the block, passes `take` a copy of every line that this module writes, and of occasional live lines."""
     _COPIES.append(take)
     try:
         yield
@@ -76,7 +76,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def flow(parts: Iterable[Text], width: int, gap: int) -> list[list[Text]]:
-    """Fills lines with as many parts as fit into the `width`, separated by gaps."""
+    """Fills lines with as many parts as fit into the `width`, separated by `gap` columns."""
     lines: list[list[Text]] = []
     used = 0
     for part in parts:
@@ -94,7 +94,7 @@ def cut(text: str, width: int) -> str:
 
 
 def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
-    """Writes a line to a file and flushes it; passes `copied`, by default the line itself, to `copy`."""
+    """Writes a line to a file and flushes the file; passes `copied`, by default the line itself, to `copy`."""
     file.write(text + "\n")
     file.flush()
     copy(text if copied is None else copied)
@@ -103,10 +103,11 @@ def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stderr: bool = False
 ) -> None:
-    """Prints a table; columns of numbers are aligned to the right.
+    """Prints a table; columns of numbers are right-aligned.
 
     Long cells are wrapped between words, so that the table fits into the width of the terminal. Outside a terminal, the
-    width is $COLUMNS, or 100. If wrapping is not enough, a terminal breaks words; elsewhere, the table becomes wider.
+    width is $COLUMNS, or 100. If wrapping is not enough, words are broken in a terminal; elsewhere, the table becomes
+    wider.
     """
     file = sys.stderr if stderr else sys.stdout
     console = plain_console(file)
@@ -183,7 +184,7 @@ _LATEX = {
 
 
 def print_latex(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table for the LaTeX package booktabs; columns of numbers are aligned to the right."""
+    """Prints a table for the LaTeX package booktabs; columns of numbers are right-aligned."""
     alignment = ""
     for index in range(len(columns)):
         is_numeric = index > 0 and all(
@@ -212,7 +213,7 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
         for column in zip(*cells, strict=True)
     ]
     widths = [max(map(cell_len, lines)) for lines in columns]
-    least = [  # short lines are not broken, and longer ones only between words
+    least = [  # short lines are not wrapped, and longer ones only between words
         max(
             cell_len(part)
             for line in lines
@@ -222,7 +223,7 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     ]
     too_many = Console(width=_WIDEST).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
-        return  # rich breaks words
+        return  # rich then breaks words
     while too_many > 0 and widths != least:
         widest = max(range(len(widths)), key=lambda n: widths[n] if widths[n] > least[n] else 0)
         widths[widest] -= 1
@@ -244,9 +245,9 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 def histogram(
     title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int
 ) -> None:
-    """Prints horizontal bars with percentages, with a line for each label and the series side by side.
+    """Prints horizontal bars with percentages: a line for each label, with the series side by side.
 
-    A series is a name and a count for each label.
+    A series consists of a name and a count for each label.
     """
     margin = max(cell_len(label) for label in [*labels, ""])
     longest = max(4, (width - margin) // len(series) - len("  100.0%") - 2)

@@ -26,30 +26,30 @@ LEGEND = {
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
 GAP = re.compile(r" \([\d.]+ (?:below|above)\)")
-"""Matches, after the log-probability of a token that was not kept, its distance to the last hypothesis kept."""
+"""Matches the distance to the last hypothesis kept, which follows the log-probability of a token that was not kept."""
 MAX_TOKEN_WIDTH = 12
 MIN_OTHERS_WIDTH = 24
-"""Minimum width of tokens that were not kept, next to the lanes."""
+"""Minimum width of the tokens that were not kept, if they are shown next to the lanes."""
 FRAME_LINES = 8
-"""Lines of the figure that are not steps: title, settings, heading, steps left out, two lines of legend, reason for the
-end, prompt."""
+"""Number of lines that are not steps: title, settings, heading, note about steps left out, two lines of legend, reason
+why the search stopped, and prompt."""
 
 
 SEE_ALL = "--steps 0 or -o page.html shows all"
-"""How to make `nmtkit explain` show the steps that were left out."""
+"""Hint on how to make `nmtkit explain` show all steps."""
 
 
 def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_ALL) -> int:
     """Prints the tree of a beam search, as described in the help of `nmtkit explain`, with a legend of the signs.
 
     A sign before a token points to the hypothesis that it continues: directly above, or to the left or right. If the
-    beam is wider than 2, the number of that hypothesis's lane follows.
+    beam is wider than 2, the lane number of a hypothesis to the left or right precedes the sign.
 
     Args:
         tree: the tree of the search.
         steps: number of steps to show, half of them from the beginning and half from the end; 0 shows all, and None
             as many as fit into the terminal (or into 24 lines).
-        see_all: text in the line that replaces the steps left out, which says how to see them.
+        see_all: hint on how to see all steps, shown in place of the steps left out.
 
     Returns:
         the number of steps that were left out.
@@ -81,12 +81,12 @@ def _legend(lines: Sequence[Text]) -> list[str]:
     meanings = [f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs]
     legend = ["  ".join(meanings)]
     if any(GAP.search(line.plain) for line in lines):
-        legend.append("(0.1 below): 0.1 nats below the last one kept")
+        legend.append("(0.1 below): 0.1 nats below the last hypothesis kept")
     return legend
 
 
 def _ends(rows: Sequence[Sequence[Text]], shown: int) -> tuple[list[Text], list[Text]]:
-    """Returns the lines of the first and of the last steps, together `shown` steps."""
+    """Returns the lines of the first steps and those of the last steps, `shown` steps in total."""
     first = min(-(-shown // 2), len(rows))
     last = max(first, len(rows) - shown // 2)
     return list(chain(*rows[:first])), list(chain(*rows[last:]))
@@ -94,7 +94,8 @@ def _ends(rows: Sequence[Sequence[Text]], shown: int) -> tuple[list[Text], list[
 
 def _fitting(rows: Sequence[Sequence[Text]], height: int) -> int:
     """Returns the number of steps that fit into `height` lines, at least 1."""
-    if sum(map(len, rows)) <= height + 1:  # without the line about steps that were left out
+    # one line more, because no line about steps left out is needed
+    if sum(map(len, rows)) <= height + 1:
         return len(rows)
     return max(
         (shown for shown in range(1, len(rows)) if sum(map(len, _ends(rows, shown))) <= height),

@@ -13,11 +13,11 @@ from nmtkit.core.errors import NmtkitError
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed inputs. They are removed from the names of outputs, which are not compressed."""
 FEATURES = (".npy", ".npz")
-"""Suffixes of files with features, for which the outputs are text files."""
+"""Suffixes of feature files, whose outputs are text files."""
 
 Item = TypeVar("Item")
 OpenOutput = Callable[[Path, Iterable[Path]], AbstractContextManager[TextIO]]
-"""Function that opens a file for results; its second argument are the files that are read."""
+"""Function that opens a file for results; its second argument lists the files that are read."""
 _KEY = "nmtkit.output_folder"
 
 
@@ -33,19 +33,19 @@ def output_name(path: Path) -> str:
 class OutputFolder:
     """Writes each result to the output of the file that its line comes from.
 
-    Readers count the lines of each file with `counted`, perhaps in a thread that reads ahead. Writers call `begin_line`
-    before each result, which redirects standard output to the right file. An output file appears when all of its lines
-    have been written.
+    Readers count the lines of each file with `counted`, perhaps in a thread that reads ahead. Before each result,
+    writers call `begin_line`, which redirects standard output to the right file. An output file appears when all of its
+    lines have been written.
     """
 
     def __init__(self, folder: Path, inputs: Sequence[Path], open_output: OpenOutput) -> None:
         if not inputs:
             raise click.UsageError(
-                "--output-dir writes one output for each FILE; pass the files as arguments, or use -o"
+                "--output-dir writes one output for each FILE, but there are none; pass files as arguments, or use -o"
             )
         if folder.exists() and not folder.is_dir():
             raise NmtkitError(
-                f"{folder}: --output-dir needs a folder, but this is a file; to write one file, use -o"
+                f"{folder}: --output-dir requires a folder, but this is a file; to write one file, use -o"
             )
         self.path = folder
         self.inputs = inputs
@@ -70,7 +70,7 @@ class OutputFolder:
             first[output] = path
 
     def replaced(self) -> list[Path]:
-        """Existing outputs of an earlier command, which will be replaced."""
+        """Returns the outputs that already exist and will be replaced."""
         return [output for output in self.outputs if output.exists()]
 
     def counted(self, index: int, lines: Iterable[Item]) -> Iterator[Item]:
@@ -81,7 +81,7 @@ class OutputFolder:
         self._is_read[index] = True
 
     def begin_line(self) -> None:
-        """Redirects standard output to the output file of the next line, which has been read."""
+        """Redirects standard output to the output file of the next line, which must have been read."""
         while self._index < 0 or self._is_complete():
             self._open_next()
         self.line += 1

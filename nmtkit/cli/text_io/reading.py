@@ -31,14 +31,14 @@ PAIRS_AT_ONCE = 2048
 
 
 def stdin_lines() -> Iterator[str]:
-    r"""Yields the lines of standard input, plain or compressed, without their endings, which are \n or \r\n only."""
+    r"""Yields the lines of standard input, plain or compressed, without line ends; only \n and \r\n end a line."""
     if sys.stdin is None:
         raise DataError(
-            f"{STDIN} is closed, so no text can be read from it; redirect a file with `< FILE`"
+            f"{STDIN} is closed, so no text can be read from it; redirect a file to it with `< FILE`"
         )
     try:
-        # This does not use sys.stdin, because a thread may still wait for a line when the program ends. Python would
-        # then crash because it cannot close sys.stdin.
+        # This does not use sys.stdin, because a thread may still be waiting for a line when the program exits, and
+        # Python would then crash because it cannot close sys.stdin.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
         encoding = given_encoding(STDIN)
         yield from read_stream_lines(text_stream(stream, STDIN, encoding), STDIN, encoding)
@@ -47,7 +47,7 @@ def stdin_lines() -> Iterator[str]:
 
 
 def stdin_sentences(purpose: str) -> list[str]:
-    """Returns all lines of standard input, which may not be empty; `purpose` is a verb for messages, such as "draw"."""
+    """Returns all lines of standard input, which must not be empty; `purpose` is a verb for messages, e.g. "draw"."""
     lines = list(stdin_lines())
     require_plain_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
@@ -60,10 +60,10 @@ def stdin_sentences(purpose: str) -> list[str]:
 def text_windows(
     files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT, tables: bool = False
 ) -> Generator[list[str], None, None]:
-    """Yields windows of lines to translate together, from all files in order, or from standard input without files.
+    """Yields windows of lines to translate together: from all files in order, or else from standard input.
 
-    `remedy` is the advice in the error for files that look like JSON lines; "" allows JSON lines. Formats other than
-    plain text cause a warning, unless `tables` is set, because the lines are rows of a table.
+    `remedy` is the advice in the error about files that look like JSON lines; "" allows JSON lines. Formats other than
+    plain text cause a warning, unless `tables` is set, which means that the lines are rows of a table.
     """
     if files:
         return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
@@ -72,7 +72,7 @@ def text_windows(
 
 def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
     for number, window in enumerate(windows(stdin_lines(), most)):
-        # an interactive user expects the first answer before typing more lines
+        # only the first window is checked, because an interactive user expects an answer before typing more lines
         if not number and remedy:
             require_plain_lines(window, STDIN, remedy, tables)
         yield window
@@ -98,7 +98,7 @@ def warn_of_format(lines: Sequence[str], place: str) -> None:
 def article_windows(
     files: Sequence[Path], most: int, remedy: str
 ) -> Generator[list[str], None, None]:
-    """Yields windows of articles: each file is one article, or standard input without files; see `text_windows`."""
+    """Yields windows of articles: each file is one article, or all of standard input is; see `text_windows`."""
     if files:
         return windows(
             chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))),
@@ -108,15 +108,14 @@ def article_windows(
 
 
 def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yields one line, which contains all lines of a text."""
+    """Yields a single line that contains all lines of a text."""
     yield " ".join(line.strip() for line in lines if line.strip())
 
 
 def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
     """Yields the items that `read` yields for each file, in order, and counts them for `--output-dir`."""
-    folder = (
-        output_folder()
-    )  # called here because click's context does not exist in the thread that reads ahead
+    # called here, because click's context does not exist in the thread that reads ahead
+    folder = output_folder()
     parts = []
     for index, file in enumerate(files):
         lines = read(file)
@@ -132,7 +131,7 @@ def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
 
 
 def count_lines(files: Iterable[Path]) -> int | None:
-    """Returns the number of lines in the files, or None if it is unknown before they are read, as with pipes."""
+    """Returns the number of lines in the files, or None if it cannot be known before reading them, as with pipes."""
     total = 0
     for file in files:
         if not file.is_file():
@@ -154,7 +153,7 @@ def watched(
 
 
 def field_lines(file: str, name: str, joint: str = " ") -> Iterator[str]:
-    """Yields the values of a field in a file of JSON lines; for an empty line, the value is empty.
+    """Yields the values of a field in a file of JSON lines, or "" for an empty line.
 
     Lists of strings are joined with `joint`.
     """
@@ -185,11 +184,11 @@ def pair_windows(
 
 
 MAX_CHARACTERS = 1 << 22
-"""Number of characters at which a window is closed."""
+"""Number of characters at which a window closes."""
 MAX_AGE = 1.0
-"""Seconds after which a window is closed while lines still arrive."""
+"""Number of seconds after which a window closes even if lines keep arriving."""
 WAITING_LINES = 64
-"""Number of lines that are read ahead of the current window."""
+"""Maximum number of lines that are read ahead of the current window."""
 
 
 def windows(
@@ -199,8 +198,8 @@ def windows(
 
     A window closes when it is full, when no further line arrives for `patience` seconds, or when it has been open too
     long. So files give full windows, while a person who types, or a program that waits for each answer, is answered at
-    once. Little more than one window is held in memory. An error of `lines` is raised after the lines before it have
-    been yielded.
+    once. Little more than one window is held in memory. An error raised by `lines` is raised again after the lines
+    before it have been yielded.
     """
     arrived = _arriving(lines, min(most, WAITING_LINES))
     window: list[str] = []
@@ -227,7 +226,7 @@ def windows(
 
 
 def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
-    """Returns a queue of lines that a thread reads, at most `most` ahead. The last item is None or an error."""
+    """Returns a queue of lines, which a thread reads at most `most` ahead. The last item is None or an error."""
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:

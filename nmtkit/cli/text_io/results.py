@@ -1,4 +1,4 @@
-"""Writing results as text or JSON, to standard output or into a file that appears when it is complete."""
+"""Writing results as text or JSON, to standard output or to a file that appears only when it is complete."""
 
 import gzip
 import io
@@ -31,13 +31,13 @@ from nmtkit.inference.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
 NUMBER_FAULTS_SHOWN = 5
-"""Number of lines with missing numbers that a message lists; the others are only counted."""
+"""Maximum number of lines with missing numbers that a message lists; the others are only counted."""
 FORCED_COMPARED = 20
-"""Number of outputs with terms that are compared with a search without terms."""
+"""Maximum number of outputs with terms that are compared with the results of a search without terms."""
 REPEATED_SHARE = 0.2
-"""Share of repeated trigrams from which a message recommends preventing repetitions."""
+"""Share of repeated trigrams above which a message recommends preventing repetitions."""
 MIN_TRIGRAMS = 30
-"""Minimum number of trigrams for which the share of repeated ones is meaningful."""
+"""Minimum number of trigrams at which the share of repeated trigrams is meaningful."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
@@ -62,7 +62,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     """
     if str(path) == "-":
         raise NmtkitError(
-            "-o - is not needed, because results go to standard output by default; remove it"
+            "-o does not accept -, because results go to standard output by default; remove -o"
         )
     if path.suffix in COMPRESSED_ENDS and path.suffix != ".gz":
         raise NmtkitError(
@@ -75,7 +75,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
             raw: BinaryIO = stack.enter_context(
                 io.BufferedWriter(NamedOutput(temporary, str(path)))
             )
-        # the header has no name or time, so that equal text results in equal files
+        # the header has no name or time, so that identical text gives identical files
         if path.suffix == ".gz":
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
@@ -105,9 +105,9 @@ def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any
         parameters = click.get_current_context().command.params
         has_folder = any(parameter.name == "output_dir" for parameter in parameters)
         remedy = (
-            f"use --output-dir {output} to write one output for each FILE into it"
+            f"to write one output for each FILE into this folder, use --output-dir {output}"
             if has_folder
-            else "give a file in it"
+            else "give a file in this folder"
         )
         raise click.UsageError(f"{output} is a folder, but -o writes one file; {remedy}")
     with output_file(output, _paths(options)) as file, redirect_stdout(file):
@@ -120,8 +120,10 @@ def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, A
         for output in opened.outputs:
             require_other(output, _paths(options), "--output-dir")
         if replaced := opened.replaced():
+            more = ", ..." if len(replaced) > 1 else ""
             note(
-                f"{len(replaced)} of {len(opened.outputs)} outputs exist and will be replaced: {replaced[0]}, ..."
+                f"{len(replaced)} of {len(opened.outputs)} outputs already exist and will be replaced: "
+                f"{replaced[0]}{more}"
             )
         command(**options)
     count = len(opened.outputs)
@@ -138,12 +140,12 @@ def _paths(options: dict[str, Any]) -> list[Path]:
 
 
 def progress(unit: str) -> terminal.LineProgress:
-    """Returns a display on stderr of how many `unit` are finished; it shows nothing with `--quiet`."""
+    """Returns a display on stderr that shows how many `unit` are finished, or nothing if `--quiet` is set."""
     return terminal.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
 
 
 _MOSTLY = 0.5
-"""Share of unknown tokens from which a warning is printed."""
+"""Share of unknown tokens at which a warning is printed."""
 _UNKNOWN = (SPECIALS[UNK], WORD_START + SPECIALS[UNK])
 
 
@@ -157,15 +159,14 @@ class UnknownTokens:
     unknown: int = 0
 
     def add(self, tokens: Iterable[str]) -> None:
-        """Counts tokens. If the model copies words, unknown words keep their spelling, and do not count as unknown."""
+        """Counts tokens. If the model copies words, unknown words keep their spelling and do not count as unknown."""
         for token in tokens:
-            self.tokens += (
-                token != WORD_START
-            )  # the mark belongs to no word, and every vocabulary has it
+            # a mark alone is not part of a word, and every vocabulary contains it
+            self.tokens += token != WORD_START
             self.unknown += token in _UNKNOWN
 
     def tell_if_many(self) -> None:
-        """Warns on stderr if most tokens were unknown."""
+        """Warns on stderr if at least half of the tokens were unknown."""
         if self.unknown < max(1, _MOSTLY * self.tokens):
             return
         why = "the model cannot read this text; use one that was trained on similar text"
@@ -173,27 +174,27 @@ class UnknownTokens:
             why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity is meaningless"
         share = self.unknown / self.tokens
         tell(
-            f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}"
+            f"warning: {share:.0%} of the {self.side} tokens are not in the model's vocabulary: {why}"
         )
 
 
 @dataclass
 class Printer:
-    """Writes outputs to standard output, line by line, and counts what a user should know at the end."""
+    """Writes outputs to standard output, line by line, and collects facts that the user should know at the end."""
 
     tokenizer: Tokenizer
     """Tokenizer of the target."""
     n_best: int
     as_json: bool
     scores: bool = False
-    """Whether score and log-probability precede each output."""
+    """Whether to print score and log-probability before each output."""
     form: str = "text"
     replaced: bool = False
     """Whether unknown words were replaced; JSON objects then list them."""
     checks_numbers: bool = False
-    """Whether to look for numbers of the source that the output lacks."""
+    """Whether to look for numbers in the source that are missing from the output."""
     may_repeat: bool = False
-    """Whether the search may repeat n-grams, so that advice against repetitions is useful."""
+    """Whether the search may repeat n-grams, in which case advice against repetitions is useful."""
     folder: OutputFolder | None = field(default_factory=output_folder)
     lines: int = 0
     """Number of input lines whose outputs were written."""
@@ -202,20 +203,20 @@ class Printer:
     cut: int = 0
     """Number of input lines that were truncated."""
     sources: UnknownTokens = field(default_factory=lambda: UnknownTokens("source"))
-    """Counts of the source tokens."""
+    """Counts the source tokens, and those that are unknown."""
     fewer: int = 0
-    """Number of lines with fewer than `n_best` outputs, because the search found no more or equal texts were merged."""
+    """Number of lines with fewer than `n_best` outputs, because the search found no more, or duplicates were merged."""
     number_faults: list[str] = field(default_factory=list)
-    """The first outputs that lack numbers of their source, described for a message."""
+    """Descriptions, for a message, of the first outputs that lack numbers from their sources."""
     number_fault_count: int = 0
     trigrams: int = 0
     repeated_trigrams: int = 0
     forced: list[tuple[str, Translation]] = field(default_factory=list)
-    """The first outputs that had to contain terms, with the places of their lines for messages."""
+    """The first outputs that had to contain terms, each after the place of its line, for messages."""
 
     @property
     def number(self) -> int:
-        """The number of the current line, within its file if each file has an output."""
+        """Number of the current line; within its file if each file has its own output."""
         return self.lines if self.folder is None else self.folder.line
 
     @property
@@ -227,9 +228,8 @@ class Printer:
         """Writes the outputs of one line of input, best first."""
         best = outputs[0]
         self._count(best, [best])
-        if (
-            len(outputs) < self.n_best and best.token_log_probs
-        ):  # the output of an empty line has no tokens
+        # the output of an empty line has no tokens
+        if len(outputs) < self.n_best and best.token_log_probs:
             self.fewer += 1
         if not self.as_json:
             self._write_plain(outputs)
@@ -244,7 +244,7 @@ class Printer:
         write_json_line(record)
 
     def write_joined(self, result: JoinedTranslation) -> None:
-        """Writes the summary of an article that was read in windows, or a line that was translated by sentences."""
+        """Writes the summary of an article read in windows, or the translation of a line split into sentences."""
         self._count(result, result.parts)
         if len(result.others) + 1 < self.n_best and result.parts:
             self.fewer += 1
@@ -281,14 +281,14 @@ class Printer:
             write_line(best.text)
 
     def report(self, outputs: str, remedy: str) -> None:
-        """Prints on stderr what a user should know about the outputs: unfinished ones, repetitions, missing numbers.
+        """Reports problems on stderr: unknown source tokens, unfinished outputs, repetitions and missing numbers.
 
-        It also warns if most tokens of the text were unknown to the model.
+        `outputs` is a plural noun for messages, and `remedy` names the options that raise the length limit.
         """
         self.sources.tell_if_many()
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
-            tell(f"{count}, because the search found no more, or because equal ones were merged")
+            tell(f"{count}, because the search found no more, or because duplicates were merged")
         if self.unfinished:
             tell(
                 f"{self.unfinished} of the {outputs} reached the length limit before they were finished; "
@@ -298,7 +298,7 @@ class Printer:
         if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
             share = self.repeated_trigrams / self.trigrams
             tell(
-                f"the {outputs} repeat themselves ({share:.0%} of their trigrams); to prevent this, use "
+                f"the {outputs} repeat themselves ({share:.0%} of their trigrams are repeated); to prevent this, use "
                 "--no-repeat-ngram 3"
             )
         if self.number_fault_count:
@@ -360,8 +360,8 @@ def write_stream(
 ) -> None:
     """Writes results as soon as they are available, and shows on stderr how many `unit` are finished.
 
-    At a terminal, it prints the `invitation` and a prompt for each line; `invitation` is "" if files are read. If
-    `files` are passed, which have a line for each result, it also shows the total and the time left.
+    In a terminal, it prints the `invitation` and a prompt for each line; `invitation` is "" if files are read. If
+    `files` with one line per result are passed, it also shows the total and the time left.
     """
     typed = invitation and all(
         stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)

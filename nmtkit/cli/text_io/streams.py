@@ -16,7 +16,7 @@ from nmtkit.core.errors import NmtkitError
 
 
 class NamedOutput(io.FileIO):
-    """Standard output or a file; write errors contain the name by which the user knows it."""
+    """Standard output or a file; write errors contain the name that the user knows."""
 
     def __init__(self, file: int | Path, name: str = "standard output") -> None:
         super().__init__(file, "w", closefd=not isinstance(file, int))
@@ -26,7 +26,7 @@ class NamedOutput(io.FileIO):
     def write(self, data: object, /) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
-        except BrokenPipeError:  # the program that reads the output has ended
+        except BrokenPipeError:  # the program that reads the output has exited
             raise
         except OSError as fault:
             why = "it is closed" if fault.errno == errno.EBADF else fault.strerror
@@ -47,11 +47,11 @@ class _Messages(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Sets the streams to UTF-8, gives clear write errors, and reserves the descriptors of closed streams.
+    """Sets the streams to UTF-8, makes write errors clear, and reserves the descriptors of closed streams.
 
     Writing to a closed standard output raises an error, and messages to a closed standard error are dropped. If
-    standard input is closed, `sys.stdin` remains None. Ctrl-C is blocked meanwhile, because a partly replaced stream
-    cannot take text.
+    standard input is closed, `sys.stdin` remains None. Ctrl-C is blocked during this function, because nothing can be
+    written to a stream that is only partly replaced.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -69,7 +69,7 @@ def prepare_streams() -> None:
 def _as_file(
     stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str
 ) -> TextIO:
-    """Replaces a stream with a file of this kind, unless it is not a file, as in a notebook."""
+    """Returns a file of this kind that replaces a stream; returns the stream itself if it is not a file (notebooks)."""
     by_line = False
     if stream is not None:
         if not isinstance(stream, io.TextIOWrapper):
@@ -80,14 +80,15 @@ def _as_file(
         if type(raw) is not io.FileIO or raw.fileno() != number:
             return stream
         stream.flush()
-        by_line = stream.line_buffering or raw is stream.buffer  # equal if PYTHONUNBUFFERED is set
+        # if PYTHONUNBUFFERED is set, `raw` is the buffer itself
+        by_line = stream.line_buffering or raw is stream.buffer
     return io.TextIOWrapper(
         io.BufferedWriter(kind(number)), "utf-8", errors, line_buffering=by_line
     )
 
 
 def flush_results() -> None:
-    """Flushes standard output; if that fails, drops the buffer, so that Python does not try again at exit."""
+    """Flushes standard output; if that fails, discards the buffer, so that Python does not try again at exit."""
     try:
         sys.stdout.flush()
     except (NmtkitError, OSError, ValueError):

@@ -87,7 +87,7 @@ def run_bench_training(
     )[0]
     if loaded.stages:
         tell(
-            f"only updates of stage {loaded.stages[0].name} were measured, not those of other stages"
+            f"only updates of stage {loaded.stages[0].name} were measured, not those of the other stages"
         )
     write_figures(output, speed.figures())
 
@@ -100,7 +100,7 @@ def _try_training(
     rounds: int,
     plan: bool = False,
 ) -> tuple[bench.TrainingSpeed, list[list[str]]]:
-    """Measures a recipe's updates; prints and returns their speed and, with `plan`, returns the cost of training."""
+    """Measures and prints the speed of a recipe's updates; returns it and, with `plan`, the cost of training."""
     with ExitStack() as stack:
         workload, data = bench.training_workload(loaded, run_path, place, stack, tell)
         speed = bench.measure_training(workload, data, updates, rounds, tell)
@@ -125,7 +125,7 @@ def dry_run(loaded: Recipe, run_path: str, place: torch.device) -> None:
 def read_test_lines(
     how: DecodingOptions, source: str | None, ref: Path | None, count: int | None
 ) -> tuple[list[Any], list[str] | None]:
-    """Returns lines from a file, or from the recipe's test set with their tags, and their references, if any."""
+    """Returns lines and their references, if any: from files, or else from the test or validation set, with tags."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))
         references = None if ref is None else list(read_lines(ref))
@@ -133,7 +133,7 @@ def read_test_lines(
             refuse_json_lines(text, name, EXTRACT_HINT)
         return lines[:count], references and references[:count]
     if ref is not None:
-        raise click.UsageError("--ref requires --source; give both")
+        raise click.UsageError("--ref requires --source; use both options or neither")
     run = find_run(how.model)[0]
     splits = run.recipe.data.splits()
     files = splits.get("test") or splits.get("valid")
@@ -157,7 +157,7 @@ DECODING_COLUMNS = ["sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "M
 
 
 def decoding_cells(speed: bench.DecodingSpeed) -> list[str]:
-    """Returns the cells of `DECODING_COLUMNS` and the scores."""
+    """Returns the cells for `DECODING_COLUMNS`, followed by the scores."""
     figures = speed.figures()
     return [
         f"{median(figures['sentences_per_second']):,.1f}",
@@ -177,8 +177,8 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
         "configuration": str(speed.config),
         "tokens/s": f"{median(speed.tokens_per_second):,.0f}",
         "min-max": bench.spread(speed.tokens_per_second),
-        "ms an update": f"{1e3 * median(speed.seconds) / speed.updates:,.0f}",
-        "tokens an update": f"{speed.tokens / speed.updates:,.0f}",
+        "ms per update": f"{1e3 * median(speed.seconds) / speed.updates:,.0f}",
+        "tokens per update": f"{speed.tokens / speed.updates:,.0f}",
         "MiB": f"{speed.peak_mib:,.0f}",
     }
     title = (
@@ -188,7 +188,7 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
 
 
 def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
-    """Writes all measurements as JSON, if the user has given a file."""
+    """Writes all measurements as JSON, unless `path` is None."""
     if path is not None:
         with results.output_file(path, ()) as file:
             file.write(json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
@@ -215,15 +215,14 @@ def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device
         else:
             show_report(event)
     resolve_batch(run, place, tell)
-    # described now, because measuring changes the number of threads
+    # the device is described now, because measuring changes the number of threads
     title = f"training {loaded.name} on {devices.describe(place)}"
     tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, title)
     else:
         tell(
-            f"the recipe sets everything that could be measured on {place.type} ({tuned.config}); to measure a key, "
-            "set it to `auto`"
+            f"the recipe leaves nothing to measure on {place.type} ({tuned.config}); to measure a key, set it to `auto`"
         )
 
 
@@ -254,7 +253,9 @@ LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard", "ctransla
 def run_doctor(clear: bool) -> None:
     """Carries out `nmtkit doctor`."""
     if clear:
-        terminal.say(f"deleted {speed_cache.clear()} measurements in {speed_cache.cache_folder()}")
+        terminal.say(
+            f"deleted {speed_cache.clear()} measurements from {speed_cache.cache_folder()}"
+        )
         return
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
@@ -271,11 +272,11 @@ def run_doctor(clear: bool) -> None:
         "CUDA": "yes" if torch.cuda.is_available() else f"no: {why_no_cuda}",
         "devices": ", ".join(devices.describe(torch.device(name)) for name in devices.available()),
         "will be used": f"{devices.describe(chosen)}, because {why}; --device selects another",
-        "measured settings": f"{len(speed_cache.entries())}, kept in {speed_cache.cache_folder()}",
+        "measured settings": f"{len(speed_cache.entries())}, stored in {speed_cache.cache_folder()}",
     }
     facts |= {name: machine.library_version(name) for name in LIBRARIES}
     if find_spec("ctranslate2") is None:
         facts["ctranslate2"] = (
-            "not installed: Transformers translate more slowly; `pip install 'nmtkit[fast]'`"
+            "not installed, so Transformers translate more slowly; to install it, run `pip install 'nmtkit[fast]'`"
         )
     show_machine(facts)

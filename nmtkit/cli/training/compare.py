@@ -54,7 +54,7 @@ def run_compare(
         )
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError(
-            "two recipes have the same name, and so would share a run; give each recipe a different `name`"
+            "two recipes have the same name, so they would share a run; give each recipe a different `name`"
         )
     tests = [require_test_set(one) for _, one in chosen]
     same_test_set = (
@@ -136,10 +136,10 @@ def _print_comparison(
 def _with_seeds(
     name: str, first: Recipe, settings: tuple[str, ...], runs: Path, seeds: int
 ) -> list[tuple[RunFolder, Recipe]]:
-    """Loads the recipe with consecutive seeds, starting with its own; each seed has its own run."""
+    """Loads a recipe with consecutive seeds, starting with the recipe's own; each seed gets its own run."""
     if RunFolder(Path(name)).exists():
         raise RecipeError(
-            f"{name}: --seeds trains recipes, but this is a run; remove --seeds, or give a recipe"
+            f"{name}: --seeds trains recipes, but this is a run; remove --seeds, or give a recipe instead"
         )
     chosen = []
     for seed in range(first.seed, first.seed + seeds):
@@ -185,7 +185,7 @@ def _seeds_table(summaries: Sequence[SeedSummary]) -> tuple[list[str], list[list
 def _find_or_load(
     name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path
 ) -> tuple[RunFolder, Recipe]:
-    """Returns the folder of a run, given as a folder or as a recipe; `settings` are the overrides and `--threads`."""
+    """Returns the run folder and recipe for a run or a recipe; `settings` are the overrides and `--threads`."""
     folder = RunFolder(Path(name))
     if not folder.exists():
         one = config.load(name, settings)

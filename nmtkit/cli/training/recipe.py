@@ -73,7 +73,7 @@ def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> No
 def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe check`."""
     loaded = config.load(name, overrides)
-    # The sizes can be shown even if text files are missing; these are listed at the end.
+    # The sizes can be shown even if text files are missing; missing files are listed at the end.
     planned = plan(loaded, devices.choose("auto"), need_files=False)
     terminal.table(loaded.name, ["what", "value"], [[*row] for row in planned.rows])
     for note in planned.notes:
@@ -88,7 +88,7 @@ def run_explain_keys(key: str | None, name: str) -> None:
     rows: dict[tuple[str, ...], list[str]] = {}
     for one in keys:
         if (one.path in values) if key is None else one.is_named(key):
-            # Keys that groups have in common, such as the files of each split, are explained once.
+            # Keys that several groups have in common, such as the files of each split, are explained once.
             kind = values.get(f"{one.path.rpartition('.')[0]}.kind")
             value = (
                 f"({', '.join(one.kinds)})"
@@ -127,7 +127,7 @@ def run_explain_keys(key: str | None, name: str) -> None:
 
 
 def _near_keys(key: str, paths: Sequence[str]) -> str:
-    """Returns a hint with keys of similar spelling or, if there are none, on how to list all keys."""
+    """Returns a hint: similarly spelled keys or, if there are none, how to list all keys."""
     names = {path if "." in key else path.split(".")[-1] for path in paths}
     near = difflib.get_close_matches(key, sorted(names), n=3, cutoff=0.7)
     if near:
@@ -140,7 +140,7 @@ def _near_keys(key: str, paths: Sequence[str]) -> str:
 
 
 def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence[str]) -> None:
-    """Shows the choices for a key; `kinds` are the kinds of its group that have the key."""
+    """Shows the choices for a key; `kinds` lists the kinds of its group that have this key."""
     if not choices:
         return
     terminal.say("")
@@ -159,7 +159,7 @@ def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence
 
 
 def _values(settings: Any, group: str = "") -> dict[str, str]:
-    """Returns the values of all keys by their paths."""
+    """Returns the values of all keys, by key path."""
     values: dict[str, str] = {}
     for key in type(settings).model_fields:
         value = getattr(settings, key)
@@ -205,7 +205,7 @@ def run_preprocess(
         tokenizers = run.load_tokenizers()
         for one in dict.fromkeys(
             tokenizers.values()
-        ):  # a tokenizer that both sides share is shown once
+        ):  # a tokenizer shared by both sides is shown once
             steps = [
                 [number, " + ".join(merge.pair), merge.count, ", ".join(map(" ".join, merge.words))]
                 for number, merge in enumerate(replay(one, read_lines(text)), start=1)

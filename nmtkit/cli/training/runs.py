@@ -1,4 +1,4 @@
-"""`nmtkit runs`, which lists the runs, and its subcommands rm and mv."""
+"""`nmtkit runs`, which lists runs, and its subcommands rm and mv."""
 
 import json
 import time

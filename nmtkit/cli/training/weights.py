@@ -22,7 +22,9 @@ def run_average(
 ) -> None:
     """Carries out `nmtkit average`."""
     if sum(map(bool, (best, recent, files))) > 1:
-        raise click.UsageError("--best, --recent and FILES conflict: use only one of them")
+        raise click.UsageError(
+            "--best, --recent and FILES are mutually exclusive; use only one of them"
+        )
     for path in files:
         if path.is_dir():
             raise click.UsageError(
@@ -47,8 +49,8 @@ def run_average(
     )
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
         tell(
-            "the learning rate of this run falls until the end of training, so earlier checkpoints may be worse; "
-            "compare with --checkpoint best, or average fewer (--recent 2)"
+            "the learning rate of this run decreases until the end of training, so earlier checkpoints may be worse; "
+            "compare the average with --checkpoint best, or average fewer checkpoints (--recent 2)"
         )
 
 
@@ -64,7 +66,7 @@ def run_import(
     if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
             f"{folder}: this is not a folder; give the folder that the other toolkit saved, or download a model from "
-            "the Hugging Face hub with `hf download NAME --local-dir DIR` (pip install huggingface_hub)"
+            "the Hugging Face Hub with `hf download NAME --local-dir DIR` (pip install huggingface_hub)"
         )
     run = import_run(folder, output, tell, toolkit=toolkit, task=task, source_prefix=source_prefix)
     tell(f"imported into {run.path}")
@@ -75,10 +77,10 @@ def run_export(model: str, folder: Path, program: str, weights: str, licence: st
     run, why = find_run(model)
     export_run(run, program, folder, weights, licence, tell)
     tell(
-        f"exported {run.folder.path} ({why}) for {program} into {folder}; its model card is {folder / 'README.md'}"
+        f"exported {run.folder.path} ({why}) for {program} into {folder}; the model card is {folder / 'README.md'}"
     )
     if licence is None:
         tell(
-            'the model card contains the licence of an imported model, or else "unknown"; set the licence with '
-            "--license"
+            'the licence in the model card is that of the imported model, or "unknown" if there is none; to set it, '
+            "use --license"
         )

@@ -29,14 +29,16 @@ class _CheckCommand(cloup.Command):
         "--fix",
         "fix_path",
         metavar="DIR",
-        help="Write cleaned files and a log of every changed line to DIR.",
+        help="Write cleaned files to DIR, with a log of all changed and dropped lines.",
     ),
-    click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
+    click.option(
+        "--html", "html_path", metavar="FILE", help="Write the report to FILE as an HTML page."
+    ),
     click.option(
         "--json",
         "json_path",
         metavar="FILE",
-        help="Write all results as JSON; - is standard output.",
+        help="Write all results to FILE as JSON; - is standard output.",
     ),
     click.option("--strict", is_flag=True, help="Treat warnings as errors in the exit code."),
 )
@@ -74,19 +76,20 @@ def check_command(**values: Any) -> int:
     """Find problems in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
     FILE#COLUMN is a column of a table (pairs.tsv#1, pairs.csv#English), a language of a TMX file (memory.tmx#en), or a
-    field of JSON lines (news.jsonl#article). A .jsonl file alone has the fields src and tgt.
+    field of JSON lines (news.jsonl#article). A .jsonl file alone must have the fields src and tgt.
 
-    It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
-    UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
-    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (py3langid
-    recognizes 139 languages; a million lines of 100 characters take about two minutes). With a recipe it also finds
-    unknown and copyable words, vocabulary entries and characters that do not occur in the training text, and pairs that
-    the recipe's settings will cut or leave out. It uses the run's tokenizer, or trains one.
+    The command finds different line counts and misaligned lines, with the line where the misalignment begins; bytes
+    that are not UTF-8, NUL bytes, and line separators inside lines; empty, identical and near-empty sides; duplicates,
+    and overlap between training, validation and test sets; unusual lengths and ratios; swapped sides, and lines in
+    another script or language (py3langid recognizes 139 languages; a million lines of 100 characters take about two
+    minutes). For a recipe, it also finds unknown and copyable words, vocabulary entries and characters that do not
+    occur in the training text, and pairs that the recipe's settings will truncate or leave out. It uses the run's
+    tokenizer, or trains one.
 
-    --fix repairs lines where possible, leaves out the other faulty ones, and logs both in dropped.jsonl. It writes
-    UTF-8, and converts files whose encoding it recognizes with certainty. For a recipe it also writes a recipe that
-    uses the new files. It overwrites nothing, and does not repair files with different numbers of lines, because it
-    cannot know which line is missing.
+    --fix repairs lines where possible, drops the other faulty lines, and logs both in dropped.jsonl. It writes UTF-8,
+    and converts files whose encoding it recognizes with certainty. For a recipe, it also writes a recipe that uses the
+    new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot know
+    which line is missing.
 
     \b
     Exit code, for scripts:

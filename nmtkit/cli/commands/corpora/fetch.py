@@ -15,23 +15,23 @@ from nmtkit.cli.options import FILE
     "--show", is_flag=True, help="Show the description, licence and sources of NAME, and exit."
 )
 @click.option("--to", metavar="DIR", type=FILE, help="Output folder. Default: corpora/NAME.")
-@click.option("--yes", "-y", is_flag=True, help="Accept the licence and the size without asking.")
+@click.option(
+    "--yes", "-y", is_flag=True, help="Accept the licence and the size without being asked."
+)
 @click.option(
     "--overwrite",
     is_flag=True,
     help="Rebuild the corpus if its folder exists; downloads are reused.",
 )
-@click.option(
-    "--catalogue", metavar="FILE", type=FILE, help="Your own catalogue, in addition to nmtkit's."
-)
+@click.option("--catalogue", metavar="FILE", type=FILE, help="An additional catalogue of your own.")
 def fetch_command(**values: Any) -> None:
     """Fetch the corpus NAME: training, validation and test files, a card, and a recipe that trains on them.
 
-    It shows the licence and the size first, and asks before it downloads anything (--yes accepts). It checks and
-    filters the text, and splits it so that the validation and test sets share nothing with the training set. card.json
-    and CARD.md describe where the text comes from, what it contains and what was left out.
+    The command first shows the licence and the size, and asks before it downloads anything (--yes accepts). It checks
+    and filters the text, and splits it so that the validation and test sets share nothing with the training set.
+    card.json and CARD.md describe where the text comes from, what it contains, and what was left out.
 
-    Run the same command again to continue an interrupted download. Downloads stay in nmtkit/downloads below
+    Run the same command again to continue an interrupted download. Downloads are kept in nmtkit/downloads under
     $XDG_CACHE_HOME or ~/.cache; you may delete them. To use a proxy, set HTTPS_PROXY and HTTP_PROXY.
 
     \b

@@ -42,7 +42,7 @@ from nmtkit.cli.options import FILE, Number
         default=3.0,
         show_default=True,
         metavar="R",
-        help="Keep pairs whose longer side has at most R times the tokens of the shorter side.",
+        help="Keep pairs whose longer side has at most R times as many tokens as the shorter side.",
     ),
     click.option(
         "--min-log-prob",
@@ -62,8 +62,8 @@ def backtranslate_command(**values: Any) -> None:
     very different lengths are left out. To continue a stopped command, run it again. In a recipe, give the corpus the
     tag <BT>, which marks its sources as synthetic.
 
-    With --forward, FILEs are in the source language, and the translations become the targets. Use it to distil a large
-    model, or for self-training.
+    With --forward, FILEs are in the source language, and the translations become the targets. Use this to distil a
+    large model, or for self-training.
 
     \b
     Examples:

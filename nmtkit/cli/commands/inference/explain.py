@@ -44,17 +44,17 @@ def explain_command(**values: Any) -> None:
     options.
 
     Each row is a step. It shows the hypotheses that the step kept, side by side, each with its last token and its total
-    log-probability in nats. The mark before a token shows which hypothesis of the row above it continues. Below the
-    hypotheses, a step lists:
+    log-probability in nats. The mark before a token points to the hypothesis in the previous row that the token
+    continues. Next to or below the hypotheses, a step lists:
 
     \b
-      ■ ended     the hypothesis is finished; results are ranked by its score
+      ■ ended     the hypothesis is finished; the results are ranked by the score shown
       × pruned    the hypothesis did not fit into the beam
       ⊘ blocked   the named rule forbade the token
 
-    The number right after a mark is the number of the hypothesis that the token continues. The brackets after the
-    log-probability of a pruned token show how far it is below that of the last hypothesis kept. A step with K
-    hypotheses considers the 2K likeliest continuations; a hypothesis ends only if its EOS is among the first K.
+    The number right after such a mark is the number of the hypothesis that the token continues. The brackets after a
+    pruned token's log-probability show how far it is below that of the last hypothesis kept. A step with K hypotheses
+    considers the 2K likeliest continuations; a hypothesis ends only if its EOS is among the first K.
 
     \b
     Examples:

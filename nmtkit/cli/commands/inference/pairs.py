@@ -22,9 +22,9 @@ SYMMETRIZATIONS = (
 
 
 def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
-    """Returns the option group Common; `target` is the help of `--target`.
+    """Returns the option group Common; `target` is the help text of `--target`.
 
-    If `source` is given, `--source` is optional, and `source` is added to its help.
+    If `source` is given, `--source` is optional, and `source` is appended to its help text.
     """
     return cloup.option_group(
         "Common",
@@ -48,13 +48,13 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
         help="Link every pair of words with at least this weight. "
-        "Default: each target word to the source word with the most weight.",
+        "Default: link each target word to the source word with the largest weight.",
     ),
     click.option(
         "--soft",
         type=NEW_FILE,
         metavar="FILE",
-        help="Also write the weights: FILE.json or FILE.npz.",
+        help="Also write the attention weights to FILE.json or FILE.npz.",
     ),
     click.option(
         "--shortlist",
@@ -70,13 +70,13 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
         "--source-words",
         type=FILE,
         metavar="FILE",
-        help="Source with words separated by spaces (l' homme). Default: --source.",
+        help="Source text with the words separated by spaces (l' homme). Default: --source.",
     ),
     click.option(
         "--target-words",
         type=FILE,
         metavar="FILE",
-        help="Target with words separated by spaces. Default: --target.",
+        help="Target text with the words separated by spaces. Default: --target.",
     ),
 )
 @cloup.option_group(
@@ -113,10 +113,10 @@ def align_command(**values: Any) -> None:
     attention of subwords is merged into words: the columns of a source word are added, and the rows of a target word
     are averaged. Each target word is linked to the source word with the largest weight.
 
-    --symmetrize combines two directions. With --reverse-model these are two models; otherwise both come from one
-    attention, and the second links each source word to the target word that attends to it most. grow-diag starts from
-    the common links and adds neighbouring ones; -final also adds links of words that have no link yet; -final-and and
-    -strict add a link only if neither word has one.
+    --symmetrize combines the alignments of two directions. With --reverse-model, they come from two models; otherwise,
+    both come from the same attention, and the second links each source word to the target word that attends to it most.
+    grow-diag starts from the common links and adds neighbouring links; -final also adds links of words that have no
+    link yet; -final-and and -strict add a link only if neither of its words has one yet.
 
     --soft FILE.json is a list with one object per pair: source and target words, and "weights" with one row per target
     word; FILE.npz has one array per pair: "1", "2", ... --reverse-model adds "reverse_weights", or the arrays
@@ -137,7 +137,7 @@ def align_command(**values: Any) -> None:
 
 @cloup.command("rescore")
 @_common(
-    "Translations or summaries of the source, line by line; or .jsonl from `translate --json` or `summarize --json`.",
+    "Translations or summaries of the source, line by line; or the output of `translate --json` or `summarize --json`.",
     options.as_json("Print a JSON object for each pair, with the scores of its tokens."),
     search_options.search_flags("length_penalty"),
     search_options.language_model,
@@ -150,9 +150,9 @@ def align_command(**values: Any) -> None:
 @options.encoding
 @options.quiet
 def rescore_command(**values: Any) -> None:
-    """Print a model's log-probabilities for existing translations or summaries, or a language model's for texts.
+    """Print a model's log-probabilities for existing translations or summaries; for a language model, for any text.
 
-    Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
+    Prints "SCORE TAB LOG-PROBABILITY" for each pair, with the same values as `translate --scores`. The score is the
     log-probability after the length penalty; both are in nats. The total log-probability and the perplexity go to
     stderr. If the model can copy, a source word outside the vocabulary gets the probability of copying it.
 

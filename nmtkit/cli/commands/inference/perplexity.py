@@ -28,7 +28,7 @@ from nmtkit.cli.options import FILE, Number
         metavar="FILE",
         help="Text for counting word frequencies. Default: the run's training text.",
     ),
-    options.as_json("Print a JSON object with all digits."),
+    options.as_json("Print unrounded values as a JSON object."),
     options.device,
 )
 @cloup.option_group(
@@ -40,11 +40,11 @@ def perplexity_command(**values: Any) -> None:
     """Measure how well a language model predicts FILEs, or standard input: perplexity per token, word and byte.
 
     Each line is a document. Its end counts as a token, a word and a byte; empty lines are skipped. Words are separated
-    by white space. The second table groups them by their frequency in the training text of the run.
+    by white space. The second table groups words by their frequency in the training text of the run.
 
     A run that was trained with batch.block_tokens reads the text in blocks of that size, as in training. The first
-    token of a block is predicted from only the token before it. Larger blocks give more context, but may not exceed the
-    number of positions of the model. Other runs read each line separately; --block-tokens splits longer lines.
+    token of a block is predicted from only the token before it. Larger blocks give more context, but must not exceed
+    the model's number of positions. Other runs read each line separately; --block-tokens splits longer lines.
 
     \b
     Examples:

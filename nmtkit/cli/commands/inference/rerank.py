@@ -21,7 +21,7 @@ from nmtkit.cli.options import FILE, Number
         required=True,
         help="Channel model: a run that translates from target to source.",
     ),
-    options.run_option("--lm", "speaker", help="Language model of the target language."),
+    options.run_option("--lm", "speaker", help="Language model for the target language."),
     click.option(
         "--n-best",
         type=Number(1),
@@ -40,7 +40,7 @@ from nmtkit.cli.options import FILE, Number
         "--tune",
         type=FILE,
         metavar="REF",
-        help="Print the model weights that give the best score against REF, the references of FILEs.",
+        help="Print the model weights that give the best score against REF, the references for FILEs.",
     ),
     click.option(
         "--metrics", "metric", metavar="NAME", help="Metric that --tune maximizes. Default: bleu."

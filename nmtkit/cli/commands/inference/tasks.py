@@ -1,4 +1,4 @@
-"""Commands of the tasks without a file of their own in this folder, such as tasks that a user registers."""
+"""Commands of tasks that have no file of their own in this folder, such as tasks that a user registers."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ _RANKING: list[Decorator] = [
         "--n-best", type=Number(1), metavar="N", default=1, help="Print the N most probable labels."
     ),
     options.as_json(
-        "Print a JSON object for each line: the label, and the probabilities of all labels or of --n-best."
+        "Print a JSON object for each line: the label, and the probabilities of all labels, or of the N best."
     ),
 ]
-_GOES_ON = 'Each output includes its input; "tokens" in --json has only the new tokens.'
+_GOES_ON = 'Each output includes its input; "tokens" in --json contains only the new tokens.'
 
 
 def task_command(task: Task) -> click.Command:
@@ -53,7 +53,7 @@ def task_command(task: Task) -> click.Command:
 
 
 def _ranks(task: Task) -> bool:
-    """Returns whether an output is a label with its probability."""
+    """Returns whether the outputs of a task are labels with probabilities."""
     return isinstance(task, LabellingTask) and label_type(task.columns) == "label"
 
 

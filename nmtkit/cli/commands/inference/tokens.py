@@ -9,7 +9,7 @@ from nmtkit.cli.options import Decorator
 
 
 def _shared_options(side: str) -> Decorator:
-    """Returns the options of both commands; `side` is the default of `--side`."""
+    """Returns the options shared by both commands; `side` is the default of `--side`."""
     return options.together(
         options.files,
         options.model,
@@ -19,7 +19,7 @@ def _shared_options(side: str) -> Decorator:
             type=click.Choice(["source", "target"]),
             default=side,
             show_default=True,
-            help="Side whose tokenizer to use; with a joint vocabulary, both sides share one.",
+            help="Which side's tokenizer to use; with a joint vocabulary, both sides use the same tokenizer.",
         ),
         options.encoding,
         options.quiet,
@@ -33,7 +33,7 @@ def tokenize_command(**values: Any) -> None:
 
     Tokens are separated by one space. "▁" begins a word, as in sentencepiece. A token that is not in the vocabulary
     keeps its spelling. `nmtkit detokenize` restores the text, except for what the tokenizer normalizes: white space,
-    compatibility characters, and case if the recipe lowercases.
+    compatibility characters, and case if the recipe lowercases text.
 
     \b
     Examples:

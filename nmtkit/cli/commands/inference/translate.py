@@ -17,7 +17,7 @@ _one_file = partial(
 
 
 scores_option: Decorator = click.option(
-    "--scores", is_flag=True, help="Print score and log-probability before the output."
+    "--scores", is_flag=True, help="Print score and log-probability before an output."
 )
 
 
@@ -60,7 +60,7 @@ def decoding_options(
     ],
     cloup.option_group(
         "Constraints",
-        _one_file("--terms", help="Glossary with lines SOURCE TAB TARGET."),
+        _one_file("--terms", help="Glossary with lines of the form SOURCE TAB TARGET."),
         click.option(
             "--prefix",
             is_flag=True,
@@ -69,7 +69,7 @@ def decoding_options(
         click.option(
             "--jsonl",
             is_flag=True,
-            help='Input lines are JSON objects with "source", "prefix", "must", "must_not", "in_order".',
+            help='Read JSON objects with "source" and, optionally, "prefix", "must", "must_not" and "in_order".',
         ),
     ),
     output=[
@@ -78,9 +78,7 @@ def decoding_options(
             is_flag=True,
             help="Replace each <unk> with the source word that gets the most attention.",
         ),
-        _one_file(
-            "--dictionary", help="Dictionary for --replace-unknown, with lines SOURCE TAB TARGET."
-        ),
+        _one_file("--dictionary", help="Dictionary for --replace-unknown, like --terms."),
     ],
 )
 def translate_command(**values: Any) -> None:
@@ -108,20 +106,22 @@ def translate_command(**values: Any) -> None:
 @decoding_options(
     [
         search_options.language,
-        options.as_json("Print a JSON object for each article: scores, tokens, copied spans."),
+        options.as_json(
+            "Print a JSON object for each article, with scores, tokens and copied spans."
+        ),
     ],
     cloup.option_group(
         "Input",
         click.option(
             "--per-file",
             is_flag=True,
-            help="Each FILE, or standard input, is one article of many lines.",
+            help="Read each FILE, or standard input, as one article with many lines.",
         ),
         click.option(
             "--stories",
             type=FILE,
             metavar="DIR",
-            help="Read the CNN/DailyMail .story files in DIR, without highlights.",
+            help="Read the CNN/DailyMail .story files in DIR, without their highlights.",
         ),
         click.option(
             "--max-source-tokens",
@@ -161,7 +161,7 @@ def translate_command(**values: Any) -> None:
 def summarize_command(**values: Any) -> None:
     """Summarize FILEs, or standard input: one output line per article, in order.
 
-    FILEs, plain or compressed, are read as one text with one article per line. With --per-file each FILE is one
+    FILEs, plain or compressed, are read as one text with one article per line. With --per-file, each FILE is one
     article, with its paragraphs on separate lines; --output-dir then writes one file per article. The summary of an
     empty line is an empty line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles
     counted from 1. A model that was trained on the beginnings of articles (data.over_long: truncate) reads the same

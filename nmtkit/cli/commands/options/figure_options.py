@@ -1,4 +1,4 @@
-"""Options of the style of figures."""
+"""Options for the style of figures."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def _points(text: str) -> float:
         points = 0.0
     if not MIN_POINTS <= points <= MAX_POINTS:
         raise click.BadParameter(
-            f"font_size={text} is invalid; give a number of points from {MIN_POINTS:g} to {MAX_POINTS:g}, "
+            f"font_size={text} is invalid; give a size from {MIN_POINTS:g} to {MAX_POINTS:g} points, "
             "for example font_size=8"
         )
     return points
@@ -75,8 +75,8 @@ figure_style: Decorator = cloup.option_group(
         metavar="KEY=VALUE",
         callback=_style,
         help="Style of the figure: size=WIDTH or WIDTHxHEIGHT in inches (not for .html), font=FAMILY (such as serif), "
-        "font_size=POINTS, or colours=NAMES. NAMES is the name of a matplotlib colour map, such as Greys, or a list "
-        "separated by commas: one colour per curve, or colours from the lowest to the highest weight. May be repeated.",
+        "font_size=POINTS, or colours=NAMES. NAMES is the name of a matplotlib colour map, such as Greys, or a comma-"
+        "separated list: one colour per curve, or colours from the lowest to the highest weight. May be repeated.",
     ),
 )
 """Options that set the fields of a `FigureStyle`."""

@@ -1,4 +1,4 @@
-"""Options of the scoring commands."""
+"""Options for the scoring commands."""
 
 import click
 import cloup
@@ -29,7 +29,7 @@ METRICS = (
 )
 """Values of --metrics that need no extra package; a user's file may register more."""
 EXTRA_METRICS = ("bertscore", "bertscore-en")
-"""The others."""
+"""Values of --metrics that need an extra package."""
 TOKENIZERS = (
     "13a",
     "intl",
@@ -68,7 +68,7 @@ refs: Decorator = click.option(
     help="File with the references. May be repeated.",
 )
 encoding: Decorator = options.encoding
-as_json: Decorator = options.as_json("Print JSON with all digits instead of tables.")
+as_json: Decorator = options.as_json("Print unrounded values as JSON instead of tables.")
 
 
 _FROM_RECIPE = "the recipe's"
@@ -83,7 +83,7 @@ def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> De
         metavar="NAME",
         default=default,
         hidden=hidden,
-        help=f"Tokenizer of BLEU and GLEU: {', '.join(TOKENIZERS)}. Default: {default or _FROM_RECIPE}.",
+        help=f"Tokenizer for BLEU and GLEU: {', '.join(TOKENIZERS)}. Default: {default or _FROM_RECIPE}.",
     )
 
 
@@ -114,8 +114,8 @@ class MetricsCommand(cloup.Command):
 def scoring(summaries: bool) -> Decorator:
     """Returns the scoring options, whose values `nmtkit.cli.scoring.scoring.passes_settings` turns into objects.
 
-    With `summaries`, the metrics are ROUGE, always with intervals. Otherwise they are BLEU, chrF and TER, with
-    intervals if there is more than one system.
+    With `summaries`, the default metric is ROUGE, always with intervals. Otherwise, the default metrics are BLEU, chrF
+    and TER, with intervals if there is more than one system.
     """
     return together(_metric_options(summaries), _significance_options(summaries))
 
@@ -155,7 +155,7 @@ def _metric_options(summaries: bool) -> Decorator:
             default=True,
             show_default=True,
             hidden=not summaries,
-            help="Compare the stems of words in ROUGE (Porter stemmer, for English).",
+            help="Compare word stems in ROUGE (Porter stemmer, for English).",
         ),
         click.option(
             "--words",
@@ -163,8 +163,8 @@ def _metric_options(summaries: bool) -> Decorator:
             default="auto",
             show_default=True,
             hidden=not summaries,
-            help="What ROUGE counts as words. a-z0-9: as in rouge-score; unicode: all letters, with each Chinese or "
-            "Thai letter as one word; auto: unicode if most letters of the references are not Latin.",
+            help="What ROUGE treats as words. a-z0-9: as in rouge-score; unicode: all letters, with each Chinese or "
+            "Thai character as a word; auto: unicode if most letters in the references are not Latin.",
         ),
         click.option(
             "--sentences",
@@ -172,8 +172,8 @@ def _metric_options(summaries: bool) -> Decorator:
             default="auto",
             show_default=True,
             hidden=not summaries,
-            help="Where ROUGE-Lsum splits sentences. tags: at <t>, <s> or <q>, which are removed; newline: at "
-            "newlines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+            help="Where ROUGE-Lsum splits a text into sentences. tags: at <t>, <s> or <q>, which are removed; newline: "
+            "at newlines; punctuation: after . ! ?; auto: the first of these that applies.",
         ),
     )
 
@@ -204,6 +204,6 @@ def _significance_options(summaries: bool) -> Decorator:
             type=Number(1),
             default=12345,
             show_default=True,
-            help="Random seed of the test.",
+            help="Random seed for the test.",
         ),
     )

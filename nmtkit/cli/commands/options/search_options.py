@@ -1,4 +1,4 @@
-"""Options of the commands that use a trained run: which run, search settings, and speed."""
+"""Options for commands that use a trained run: the run, the search settings, and speed."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ SEARCH: dict[str, tuple[str | None, str]] = {
     "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
     "length_penalty": (
         "KIND[:A]",
-        "Length penalty: none, average or gnmt, with its strength A. Default for A: the recipe's.",
+        "Length penalty: none, average or gnmt, optionally with its strength A. Default for A: the recipe's.",
     ),
     "min_length": ("TOKENS", "Minimum number of tokens in an output."),
     "max_length": ("TOKENS", "Maximum number of tokens, including EOS."),
@@ -29,7 +29,7 @@ SEARCH: dict[str, tuple[str | None, str]] = {
     "top_p": ("P", "Sample from the smallest set of tokens with total probability P (1: all)."),
     "seed": ("N", "Random seed for sampling. Default: the recipe's, else 1."),
 }
-"""Metavar and help of the keys in the recipe's `search` group that have their own flags. `--search` can set any key."""
+"""Metavar and help of the keys in the recipe's `search` group that have their own flags; `--search` can set any key."""
 SAMPLING = ("samples", "temperature", "top_k", "top_p", "seed")
 RISKS = ("chrf", "bleu", "none")
 """Values of --mbr."""
@@ -51,7 +51,7 @@ ENGINES = ("auto", "nmtkit", "ctranslate2")
 """Values of --engine."""
 
 
-class SearchSetting(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+class SearchSetting(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """A number within the bounds of a search setting. The settings are imported only when a value is converted."""
 
     name = "setting"
@@ -66,7 +66,7 @@ class SearchSetting(click.ParamType):  # type: ignore[type-arg]  # newer version
         return search_type(self.key).convert(value, param, ctx)
 
 
-def _type_of(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
+def _type_of(key: str) -> click.ParamType:  # type: ignore[type-arg]  # generic only in newer versions of click
     if key == "length_penalty":
         return click.STRING
     if key == "mbr":
@@ -115,8 +115,9 @@ def precision(default: str) -> Decorator:
         type=click.Choice((*PRECISIONS, *PRECISIONS_OF_CTRANSLATE2)),
         metavar="TYPE",
         default=default,
-        help=f"Numeric precision of the computation: {ours} (fp16 needs CUDA); CTranslate2 also supports int8, int16 "
-        f"and others. auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16. Default: {default}.",
+        help=f"Numeric precision of the computation: {ours} (fp16 needs CUDA); CTranslate2 also supports int8, int16, "
+        "fastest and others. auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16. "
+        f"Default: {default}.",
     )
 
 
@@ -126,7 +127,7 @@ search: Decorator = click.option(
     metavar="KEY=VALUE",
     shell_complete=completing.search_assignments,
     help="Set any key listed by `nmtkit recipe explain search`, e.g. stop=exact; "
-    "with several -m also ensemble=log-probabilities and ensemble_weights=[2,1].",
+    "with several -m, also ensemble=log-probabilities and ensemble_weights=[2,1].",
 )
 n_best: Decorator = click.option(
     "--n-best",
@@ -149,24 +150,24 @@ def _attention_of(name: str, part: str, default: str) -> Decorator:
     return click.option(name, type=Number(1), metavar="N", help=about)
 
 
-layer: Decorator = _attention_of("--layer", "decoder layer N", "the last but one")
-head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all")
+layer: Decorator = _attention_of("--layer", "decoder layer N", "the second-to-last layer")
+head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all heads")
 shortlist: Decorator = click.option(
     "--shortlist",
     type=options.FILE,
     metavar="FILE",
-    help="Score only the target tokens in FILE, which `align --shortlist` wrote.",
+    help="Score only the target tokens in FILE, which was written by `align --shortlist`.",
 )
 language_model: Decorator = options.run_option(
     "--lm",
-    help="Language model for shallow fusion; --search lm_weight=W sets its weight. Default: 0.2.",
+    help="Language model for shallow fusion; --search lm_weight=W sets its weight (default: 0.2).",
 )
 engine: Decorator = click.option(
     "--engine",
     type=click.Choice(ENGINES),
     metavar="NAME",
     default="auto",
-    help="Program that decodes: nmtkit, ctranslate2 or auto. auto: CTranslate2 if it is installed and gives the same "
+    help="Decoding engine: nmtkit, ctranslate2 or auto. auto: CTranslate2 if it is installed and gives the same "
     "outputs, else nmtkit.",
 )
 workers: Decorator = click.option(
@@ -179,12 +180,13 @@ batch_tokens: Decorator = click.option(
     "--batch-tokens",
     type=Number(1),
     metavar="N",
-    help="Maximum number of padded source tokens per batch. Default: 4,096 (CUDA: 16,384).",
+    help="Maximum number of padded source tokens per batch. Default: 4,096 (CTranslate2 on a CPU: "
+    "1,024; CUDA: 16,384).",
 )
 
 
 def search_groups(*speed: Decorator) -> Decorator:
-    """Returns the option groups Search, Sampling and Speed; `speed` contains more options for Speed."""
+    """Returns the option groups Search, Sampling and Speed; `speed` contains further options for the group Speed."""
     return together(
         cloup.option_group(
             "Search (default: the recipe's settings)",

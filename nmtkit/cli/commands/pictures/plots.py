@@ -20,7 +20,7 @@ POSITIONS = 100
     search_options.checkpoint,
     search_options.language,
     options.picture_file(
-        "-o", "--output", meaning="Draw into a file instead of the terminal", several=True
+        "-o", "--output", meaning="Draw into FILE instead of the terminal", several=True
     ),
     click.option(
         "--subwords",
@@ -36,7 +36,7 @@ POSITIONS = 100
         show_default=True,
         help="What to draw. grid: the attention of all sentences on one sheet. layers: all layers and heads of a "
         "Transformer, in subwords, as an .html page. entropy: the entropy of each head over all sentences, in nats. "
-        f"positions: the first {POSITIONS} position vectors of a Transformer.",
+        f"positions: the first {POSITIONS} position embeddings of a Transformer.",
     ),
     options.device,
 )
@@ -52,11 +52,11 @@ POSITIONS = 100
 def plot_attention_command(**values: Any) -> None:
     """Draw a model's attention, with a row for each target word and a column for each source word.
 
-    SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
+    SOURCE is a sentence or an article. TARGET is its translation; without TARGET, the model translates. Without SOURCE,
     each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged into words:
-    the rows of a target word are averaged, the columns of a source word are added, and punctuation joins the word
-    before it; with --subwords nothing is merged. Local attention is drawn with its windows. For a Transformer, the
-    figure shows the mean of the heads of its alignment layer, or the layer and head that --layer and --head select.
+    the rows of a target word are averaged, the columns of a source word are added, and punctuation is merged into the
+    word before it; with --subwords, nothing is merged. Local attention is drawn with its windows. For a Transformer,
+    the figure shows the mean of the heads of its alignment layer, or the layer and head that --layer and --head select.
 
     For a model that copies or summarizes, the figure has a column for each word of the summary (bold: copied) and a row
     for each word of the article, with its coverage beside it; a strip shows p_gen, the probability of generating a word
@@ -94,24 +94,27 @@ def plot_attention_command(**values: Any) -> None:
 @cloup.option_group(
     "Common",
     options.picture_file(
-        "-o", "--output", meaning="Draw a figure instead of printing a table", several=True
+        "-o",
+        "--output",
+        meaning="Draw a figure into FILE instead of printing a table",
+        several=True,
     ),
     click.option(
         "--what",
         type=click.Choice(["curves", "report"]),
         default="curves",
         show_default=True,
-        help="What to draw. report: the page about one run that `train` writes at the end; needs -o FILE.html.",
+        help="What to draw. report: the report on a single run that `train` also writes; needs -o FILE.html.",
     ),
 )
 @figure_options.figure_style
 def plot_training_command(**values: Any) -> None:
     """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
 
-    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
-    has its own colour and is labelled with its folder's name. The score is the recipe's training.best_metric, else BLEU
-    or ROUGE-L; if there is no such score, the gradient norm is drawn. Dotted lines separate the stages of a run. A
-    validation loss that rises while the training loss still falls shows overfitting.
+    RUN is the folder of a run, or its name under runs/; the run may still be training. Several runs share one figure;
+    each has its own colour and is labelled with the name of its folder. The score is the recipe's training.best_metric,
+    else BLEU or ROUGE-L; if there is no such score, the gradient norm is drawn. Dotted lines separate the stages of a
+    run. A validation loss that rises while the training loss still falls indicates overfitting.
 
     \b
     Examples:

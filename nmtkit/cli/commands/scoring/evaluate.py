@@ -22,12 +22,12 @@ from nmtkit.cli.options import FILE
         "--ref",
         type=FILE,
         multiple=True,
-        help="References of the test set, in the same formats. May be repeated.",
+        help="References of the test set, as text or .jsonl[#FIELD]. May be repeated.",
     ),
     click.option(
         "--test-set",
         metavar="NAME/PAIR",
-        help="A test set that sacrebleu downloads, such as wmt14/en-de.",
+        help="Test set to download with sacrebleu, such as wmt14/en-de.",
     ),
     options.output,
     click.option(
@@ -36,8 +36,10 @@ from nmtkit.cli.options import FILE
         help="Metrics to compute, as in `nmtkit score`, e.g. bleu,ter. Default: the recipe's.",
     ),
     search_options.search_flags("beam_size"),
-    options.as_json("Print a JSON object: scores with signatures, time and counts."),
-    options.picture_file("--plot", meaning="For classification, draw the confusion matrix"),
+    options.as_json("Print a JSON object with scores, signatures, time and counts."),
+    options.picture_file(
+        "--plot", meaning="For classification, draw the confusion matrix into FILE"
+    ),
     options.devices,
 )
 @search_options.search_groups(search_options.engine, search_options.workers)
@@ -53,7 +55,7 @@ from nmtkit.cli.options import FILE
 @options.encoding
 @options.quiet
 def evaluate_command(**values: Any) -> None:
-    """Translate, summarize or classify a test set with a RUN, and score the output.
+    """Translate, summarize or classify a test set with RUN, and score the output.
 
     RUN may also be given as -m RUN; several -m form an ensemble. The command prints one line, "RUN  TEST SET  METRIC
     VALUE ...". The scores are the same as from `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or

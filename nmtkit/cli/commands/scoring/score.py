@@ -35,23 +35,24 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
         "--by-length",
         "lengths_shown",
         is_flag=True,
-        help="Show BLEU by sentence length, in words of the source, or of REF without --source.",
+        help="Show BLEU by sentence length, counted in words of the source or, without --source, of REF.",
     ),
-    picture_file("--plot", meaning="Draw the table of --by-length"),
+    picture_file("--plot", meaning="Draw the table of --by-length into FILE"),
 )
 def score_command(**values: Any) -> None:
     """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line for pasting into a paper.
 
     HYP and REF are text files with one sentence per line, plain or compressed. One HYP may be "-" for
-    standard input. Text should be detokenized; for tokenized text use --tokenize none. Several HYPs are compared with
+    standard input. Text should be detokenized; for tokenized text, use --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
     accuracy is the share of correct labels. A line must have as many labels as its reference, separated by white space.
     bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in a separate environment (`nmtkit guide second`). Use
     score-summaries for summaries (ROUGE), and score-alignments for word alignments.
 
-    --known-by skips lines whose source or reference contains a word unknown to that run. This is "No UNK" in table 1 of
-    Bahdanau et al. 2015, whose models could not output unknown words either (translate --search forbid_unknown=true).
+    --known-by skips lines whose source or reference contains a word unknown to that run, as in "No UNK" in table 1 of
+    Bahdanau et al. 2015, where models were also kept from generating unknown words (translate --search
+    forbid_unknown=true).
 
     \b
     Examples:
@@ -89,7 +90,7 @@ def score_command(**values: Any) -> None:
 @click.option("--reverse-hyp", is_flag=True, help="Read the links of the HYPs as TARGET-SOURCE.")
 @score_options.as_json
 def score_alignments_command(**values: Any) -> None:
-    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
+    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. Lower AER is better.
 
     The pharaoh format (also called talp) has one line per sentence pair, such as "0-0 1-2 2?2". In REF, "?" or "p"
     instead of "-" marks a possible link; in a HYP every link counts. The naacl format has one line per link, "PAIR

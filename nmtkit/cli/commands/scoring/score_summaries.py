@@ -13,20 +13,18 @@ from nmtkit.cli.commands.options import score_options
 @cloup.option_group(
     "Common",
     score_options.refs,
-    click.option(
-        "--source", metavar="SRC", help="File with the articles; adds a report on quality."
-    ),
+    click.option("--source", metavar="SRC", help="File with the articles; adds a quality report."),
     click.option(
         "--terms",
         metavar="JSONL",
-        help="File with a list of terms for each article; adds the recall of the terms.",
+        help="File with a list of terms for each article; adds term recall.",
     ),
     score_options.as_json,
     score_options.encoding,
 )
 @score_options.scoring(summaries=True)
 def score_summaries_command(**values: Any) -> None:
-    """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
+    """Score summaries: ROUGE as in Google's rouge-score, with 95% intervals, and a report on the summaries.
 
     HYP and REF have one summary per line, plain or compressed. One HYP may be "-" for standard input. A .jsonl or
     .jsonl.gz file has one JSON object per line. FILE#FIELD selects the field; the default is "summary", for --source

@@ -33,13 +33,13 @@ decode_options = (
     click.option(
         "--source",
         metavar="FILE",
-        help="Lines to translate; - is standard input. Default: the recipe's test set.",
+        help="File with the lines to translate; - is standard input. Default: the recipe's test set.",
     ),
     click.option(
         "--ref",
         type=FILE,
         metavar="FILE",
-        help="References of the lines; adds a score of the translations.",
+        help="File with the references; adds a score for the translations.",
     ),
     click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
     rounds,
@@ -70,8 +70,8 @@ def bench_decoding(**values: Any) -> None:
     model, it decodes the same lines in fp32 and in its fastest type. "other texts" is the number of outputs that differ
     from those in the first row.
 
-    "alone" is the time for a line that is decoded alone, measured on the first 50 lines. "MiB" is the peak memory: that
-    of the tensors on a GPU, or that of the whole process, without its child processes, on a CPU.
+    "alone" is the time for a line that is decoded alone, measured on the first 50 lines. "MiB" is the peak memory: on a
+    GPU, the memory of the tensors; on a CPU, the memory of the whole process, without its child processes.
 
     \b
     Examples:
@@ -118,10 +118,10 @@ def tune_command(**values: Any) -> None:
     """Find the fastest settings for training a recipe on this machine, and print the speed of each.
 
     A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command
-    measures all of their values with updates of the recipe's model on its text, for about five seconds altogether. The
-    result replaces an earlier one. Later training runs on this machine use it if they have the same kind of model and
-    batches; `nmtkit doctor --clear` deletes it. If there is no result, `train` measures the settings itself, unless its
-    time is limited to less than two minutes.
+    measures all of their values with updates of the recipe's model on its text, for about five seconds in total. The
+    result replaces any earlier result. Later training runs on this machine use it if they have the same kind of model
+    and batches; `nmtkit doctor --clear` deletes it. If there is no result, `train` measures the settings itself, unless
+    its time is limited to less than two minutes.
 
     The text is preprocessed into the run's folder, as by `nmtkit preprocess`. To measure how fast a trained run
     decodes, use `nmtkit bench decode`.
@@ -137,7 +137,7 @@ def tune_command(**values: Any) -> None:
 
 
 @click.command("doctor")
-@click.option("--clear", is_flag=True, help="Delete the measured settings and exit.")
+@click.option("--clear", is_flag=True, help="Delete all measured settings and exit.")
 def doctor_command(**values: Any) -> None:
     """Show versions and devices, and explain which device is used.
 

@@ -17,12 +17,12 @@ from nmtkit.runs.folder import RUNS_FOLDER
 @click.option(
     "--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="Folder of the runs."
 )
-@options.picture_file("--plot", meaning="Draw BLEU by length")
+@options.picture_file("--plot", meaning="Draw BLEU by length into FILE")
 @click.option(
     "--seeds",
     type=Number(1, 100),
     metavar="N",
-    help="Train every RECIPE with N consecutive seeds, starting with its own; the runs are NAME, NAME-seed2, ...",
+    help="Train every RECIPE with N consecutive seeds, starting with its own; the runs are NAME-seed1, NAME-seed2, ...",
 )
 @options.as_json("Print JSON instead of tables.")
 @options.table_format

@@ -35,9 +35,7 @@ def list_recipes(**values: Any) -> None:
 
 @recipe_command.command("show")
 @options.recipe
-@click.option(
-    "--resolved", is_flag=True, help="Write out every default; apply `extends` and --set."
-)
+@click.option("--resolved", is_flag=True, help="Write out all defaults; apply `extends` and --set.")
 @options.overrides
 def show_recipe(**values: Any) -> None:
     """Print a recipe as a starting point for your own. Its name is left out, because a recipe is named after its file.
@@ -57,7 +55,7 @@ def show_recipe(**values: Any) -> None:
 def check_keys(**values: Any) -> None:
     """Check a recipe without training: its keys, its files, and the size of its model.
 
-    The command reports all errors in keys at once, with file and line, and then lists missing files. In both cases the
+    The command reports all errors in keys at once, with file and line, and then lists missing files. In both cases, the
     exit code is 2.
 
     \b
@@ -119,22 +117,23 @@ def print_schema(**values: Any) -> None:
     "--workers",
     type=Number(1, MAX_THREADS),
     metavar="N",
-    help="Number of processes for a large corpus; it does not change the result. Default: one per core.",
+    help="Number of processes for a large corpus; does not affect the result. Default: one per core.",
 )
 @click.option(
     "--show-merges",
     "text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="After preprocessing, print the bpe or wordpiece merges that build each word in FILE, a text file.",
+    help="After preprocessing, print the bpe or wordpiece merges that build each word in the text FILE.",
 )
 def preprocess_command(**values: Any) -> None:
     """Read and check a recipe's text, train its tokenizer, and write arrays for training into the run's folder.
 
-    Like `nmtkit check`, it counts problems in the text, and shows the first line with each problem and how it was
-    handled: empty sides, over-long lines, length ratio, duplicates, overlap of the training set with the validation and
-    test sets. Different line counts, invalid UTF-8 and damaged files are errors. In a recipe for summaries, so are
-    empty references in the validation and test sets. `train` preprocesses the text itself if necessary.
+    Like `nmtkit check`, the command counts problems in the text, and shows the first line with each problem and how it
+    was handled: empty sides, over-long lines, unusual length ratios, duplicates, and overlap of the training set with
+    the validation and test sets. Different line counts, invalid UTF-8 and damaged files are errors. In a recipe for
+    summaries, so are empty references in the validation and test sets. `train` preprocesses the text itself if
+    necessary.
 
     Text can be line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
     explain data.train`. A large corpus is read and written in pieces, on all cores, so memory use hardly grows with its

@@ -1,4 +1,4 @@
-"""`nmtkit runs`, which lists the runs, and its subcommands rm and mv."""
+"""`nmtkit runs`, which lists runs, and its subcommands rm and mv."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ yes: options.Decorator = click.option(
 def runs_command(ctx: click.Context, runs: Path, as_json: bool) -> None:
     """List runs, newest first.
 
-    Each run is shown with its recipe, whether it finished and why, its number of updates, its best score on the
+    Each run is shown with its recipe, its state and the reason for it, its number of updates, its best score on the
     validation set, its scores on the test set, its size on disk, and the time of its last change.
 
     \b
@@ -44,7 +44,7 @@ def runs_command(ctx: click.Context, runs: Path, as_json: bool) -> None:
 def remove(runs: Path, /, **values: Any) -> None:
     """Remove runs: checkpoints, logs, and all other files that nmtkit wrote.
 
-    Other files in their folders stay. A run that is still being trained is not removed.
+    Any other files in their folders are kept. A run that is still being trained is not removed.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def remove(runs: Path, /, **values: Any) -> None:
 @yes
 @click.pass_obj
 def rename(runs: Path, /, **values: Any) -> None:
-    """Rename the run OLD to NEW: a name in the same folder, or a path.
+    """Rename the run OLD to NEW, which is a name in the same folder, or a path.
 
     To resume a renamed run, pass its folder: `nmtkit train RECIPE --run runs/NEW --resume`.
 

@@ -18,7 +18,7 @@ SPLIT_OPTIONS = ("--valid", "--test", "--general", "--general-test")
 
 
 def _text_option(option: str, meaning: str) -> options.Decorator:
-    """Returns an option for text files, whose paths are saved as absolute paths."""
+    """Returns an option for text files, whose paths are made absolute."""
     return click.option(
         option,
         metavar="SRC TGT" if option in SPLIT_OPTIONS else "FILE",
@@ -54,8 +54,8 @@ class _TrainCommand(cloup.Command):
         "resuming",
         type=click.Choice(["always", "auto"]),
         metavar="[auto]",
-        help="Resume a stopped run. The result is bit-identical to an uninterrupted run on a CPU, and on CUDA with "
-        "training.deterministic; otherwise equal up to rounding. auto: start a new run if there is none.",
+        help="Resume a stopped run. The result is bit-identical to that of an uninterrupted run on a CPU, and on CUDA "
+        "with training.deterministic; otherwise, it is equal up to rounding. auto: start a new run if there is none.",
     ),
     click.option(
         "--overwrite",
@@ -84,12 +84,11 @@ class _TrainCommand(cloup.Command):
         "Translations, summaries or labels of the source, line by line; for --task language-modelling, the text.",
     ),
     _text_option(
-        "--valid",
-        "Validation set. Default: 5 % of the pairs, but at most 1,000 sources, are held out.",
+        "--valid", "Validation set. Default: hold out 5% of the pairs, but at most 1,000 sources."
     ),
     _text_option(
         "--test",
-        "Test set, scored at the end. Default: as many pairs as for validation are held out, unless --valid is given.",
+        "Test set, scored at the end. Default: hold out as many pairs as for validation, unless --valid is given.",
     ),
     click.option(
         "--encoding",
@@ -100,7 +99,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
-        help="Training time in minutes. All of it is used, unless fine-tuning stops improving earlier.",
+        help="Training time in minutes. The full time is used, unless fine-tuning stops improving earlier.",
     ),
     click.option(
         "--task",
@@ -144,11 +143,12 @@ class _TrainCommand(cloup.Command):
 def train_command(**values: Any) -> None:
     """Train a model from RECIPE: a file, or the name of a recipe that comes with nmtkit.
 
-    With --source and --target instead of RECIPE, nmtkit chooses tokenizer, model and schedule based on the size of the
-    text. It explains its choice, and saves it in the run's folder as chosen.yaml, a recipe like any other. Without a
-    validation set, it holds out pairs for validation and for a test set. For a task with only one side, options take
-    one file instead of SRC TGT. Every option that takes files may be repeated. --init-from fine-tunes a run, trained
-    here or imported, and shows scores before and after fine-tuning, on your test set and on the test set of that run.
+    With --source and --target instead of RECIPE, nmtkit chooses a tokenizer, a model and a schedule based on the size
+    of the text. It explains its choice, and saves it in the run's folder as chosen.yaml, a recipe like any other.
+    Without a validation set, it holds out pairs for validation and for a test set. For a task with only one side,
+    options take one file instead of SRC TGT. Every option that takes files may be repeated. --init-from fine-tunes a
+    run, trained here or imported, and shows scores before and after fine-tuning, on your test set and on the test set
+    of that run.
 
     The run's folder, runs/NAME, contains the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
     curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at

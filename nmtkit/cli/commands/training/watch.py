@@ -13,9 +13,10 @@ from nmtkit.cli import completing
 def watch_command(**values: Any) -> None:
     """Show the training curves of a run live in the terminal: loss, validation score, speed.
 
-    RUN is the folder of a run, or its name under runs/. It may be finished, or still be trained by another process,
-    even on another machine that shares the folder; a copy of the folder works, too. The command only reads the folder.
-    It redraws the curves until training ends or you press Ctrl-C. If the output is not a terminal, it draws them once.
+    RUN is the folder of a run, or its name under runs/. The run may be finished, or still be training in another
+    process, even on another machine that shares the folder; a copy of the folder works, too. The command only reads the
+    folder. It redraws the curves until training ends or you press Ctrl-C. If the output is not a terminal, it draws
+    them once.
 
     \b
     Examples:

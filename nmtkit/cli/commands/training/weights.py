@@ -33,8 +33,8 @@ def average_command(**values: Any) -> None:
     """Average checkpoints of a run into one, which `translate` then uses by default.
 
     Without FILES, the command averages all checkpoints that the run kept, or the best or newest of them. A run keeps
-    its best checkpoint and its last five, or with training.keep_best=N its N best; training.keep_recent=N keeps the
-    last N as well. If training has stages, only checkpoints of the newest stage are averaged. With FILES and -o, no run
+    its best checkpoint and its last five, or, with training.keep_best=N, its N best; training.keep_recent=N also keeps
+    the last N. If training has stages, only checkpoints of the newest stage are averaged. With FILES and -o, no run
     is needed.
 
     \b
@@ -63,30 +63,31 @@ def average_command(**values: Any) -> None:
     "--task",
     metavar="NAME",
     help="Task of the model: translation, summarization, or a task in `task_specific_params` of config.json, such as "
-    "translation_en_to_de, whose prefix and search settings the run gets. Default: the only task in config.json, or "
-    "else the usual task of such a model.",
+    "translation_en_to_de; the run then gets the prefix and search settings of that task. Default: the only task in "
+    "config.json, else the usual task of such a model.",
 )
 @click.option(
     "--source-prefix",
     metavar="TEXT",
-    help="Text to put before every source, such as 'summarize: ' for T5, in decoding and in fine-tuning.",
+    help="Text to put before every source in decoding and fine-tuning, such as 'summarize: ' for T5.",
 )
 def import_command(**values: Any) -> None:
-    """Convert a model of another toolkit into a run.
+    """Convert a model from another toolkit into a run.
 
     \b
-    huggingface: a folder that save_pretrained wrote, with config.json, its tokenizer, and model.safetensors (or its
-                 parts and index) or pytorch_model.bin, of Marian (OPUS-MT), BART, Pegasus, mBART, M2M100, NLLB,
-                 T5, Flan-T5, mT5, GPT-2 or BERT. All but Marian need `pip install 'nmtkit[huggingface]'`.
-    joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
+    huggingface: a folder written by save_pretrained, with config.json, the tokenizer, and model.safetensors (or its
+                 parts and index) or pytorch_model.bin. The model must be Marian (OPUS-MT), BART, Pegasus, mBART,
+                 M2M100, NLLB, T5, Flan-T5, mT5, GPT-2 or BERT. All but Marian need
+                 `pip install 'nmtkit[huggingface]'`.
+    joeynmt:     a model folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
     opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt), or a folder with one.
 
     The command imports Transformers from all three toolkits, and recurrent models with attention from Joey NMT and
-    OpenNMT-py, including OpenNMT-py summarizers that copy. For these two toolkits, put the sentencepiece models next to
-    the weights; without them, the run's input must be tokenized as it was in training.
+    OpenNMT-py, including OpenNMT-py summarizers that copy. For Joey NMT and OpenNMT-py, put the sentencepiece models
+    next to the weights; without them, the run's input must be tokenized as in training.
 
-    The run can be used like any other. nmtkit executes no code from the model's files. If it does not support a model,
-    it prints an error with the reason.
+    The run can be used like any other. nmtkit executes no code from the model's files. If a model is not supported, the
+    error gives the reason.
 
     \b
     Examples:
@@ -125,7 +126,7 @@ def export_command(**values: Any) -> None:
                  mechanism, and imported models with their tokenizers: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and
                  GPT-2.
     ctranslate2: for its Translator. Supports only Transformers and T5 without a copy mechanism, and needs
-                 `pip install 'nmtkit[fast]'`. Imported models with a Hugging Face tokenizer also need transformers.
+                 `pip install 'nmtkit[fast]'`. Imported models with a Hugging Face tokenizer also need `transformers`.
     safetensors: for nmtkit. Supports any model; saves weights, tokenizers and recipe, without text and training state.
 
     \b
