@@ -1,4 +1,4 @@
-"""Converts a checkpoint of another toolkit to the weights of an nmtkit model."""
+"""Converts a checkpoint from another toolkit into the weights of an nmtkit model."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ C = TypeVar("C", bound=ModelConfig)
 
 _POSITION_TABLES = ("src_positions.table", "tgt_positions.table")
 _SINUSOID_TOLERANCE = 4e-3
-"""The relative precision of bfloat16."""
+"""Absolute tolerance for comparing position embeddings; the relative precision of bfloat16."""
 
 
 @dataclass(frozen=True)
 class CheckpointConverter:
-    """A checkpoint with its table of weight names and the tokenizers of its model.
+    """A checkpoint, the table of its weight names, and the tokenizers of its model.
 
     Checks the shape of each tensor before reading it.
     """
@@ -50,14 +50,14 @@ class CheckpointConverter:
         )
 
     def present(self, names: Sequence[str]) -> str:
-        """Returns the first of several names for a tied matrix that the file contains."""
+        """Returns the first of a tied matrix's possible names that the file contains."""
         for name in names:
             if name in self.weights.shapes:
                 return name
         raise self.fault(f"the embeddings are missing (looked for {' and '.join(names)})")
 
     def tensor(self, name: str, shape: tuple[int, ...], optional: bool = False) -> Tensor:
-        """Returns a tensor of the file; zeros if an `optional` one is missing."""
+        """Returns a tensor from the file, or zeros if it is `optional` and missing."""
         stored_shape = self.weights.shapes.get(name)
         self.used.add(name)
         if stored_shape is None and optional:
@@ -83,7 +83,7 @@ class CheckpointConverter:
         weight = stored.join(parts)
         if weight.shape != shape:
             raise self.fault(
-                f"the parts of {name} have shape {list(weight.shape)} together, but should have "
+                f"the parts of {name} have the combined shape {list(weight.shape)}, but should have "
                 f"{list(shape)}"
             )
         return weight
@@ -97,9 +97,9 @@ class CheckpointConverter:
         bias: Tensor | None = None,
         stored_as: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        """Returns the embeddings `(V,width)`, output layer `(V,hidden)` and its bias, with our rows and names.
+        """Returns the embeddings `(V,width)`, the output layer `(V,hidden)` and its bias, with our names and row order.
 
-        `stored_as` maps our names to names in the file that differ from the table.
+        `stored_as` overrides the table: it maps our names to names in the file.
         """
         src = self._stored_words("src_embedding.weight", stored_as)
         tgt = self._stored_words("tgt_embedding.weight", stored_as)
@@ -123,7 +123,7 @@ class CheckpointConverter:
         return ordered
 
     def output_bias(self, bias: Tensor | None = None) -> Tensor:
-        """Returns the output bias in our row order: zero by default, very low for tokens never to be generated."""
+        """Returns the output bias in our row order: zero by default, and very low for suppressed tokens."""
         vocabulary = self.vocabularies[1]
         bias = torch.zeros(vocabulary.size) if bias is None else bias
         ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
@@ -131,13 +131,13 @@ class CheckpointConverter:
         return ordered
 
     def _stored_words(self, name: str, stored_as: Mapping[str, str] | None) -> str:
-        """Returns the name in the file of one of our token matrices."""
+        """Returns the file's name for one of our token matrices."""
         if stored_as is not None and name in stored_as:
             return stored_as[name]
         return self.names.theirs(name)
 
     def _tie(self, weights: Mapping[str, Tensor]) -> str:
-        """Returns the setting `tie` of a model with these token matrices."""
+        """Returns the `tie` setting of a model with these token matrices."""
         embedding = weights["tgt_embedding.weight"]
         shares_embeddings = self.tokenizers.shared and torch.equal(
             weights["src_embedding.weight"], embedding
@@ -149,7 +149,7 @@ class CheckpointConverter:
     # -------------------------------------------------------------------------------------------------- positions
 
     def positions(self, width: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns the settings of the file's position embeddings, and their tables `(P,H)` under our names.
+        """Returns the settings of the file's position embeddings, and the tables `(P,H)` under our names.
 
         Both are empty if the file has no position embeddings.
         """
@@ -178,15 +178,12 @@ class CheckpointConverter:
         return tables
 
     def require_sinusoids(self, width: int) -> None:
-        """Rejects position tables that are not sinusoids."""
+        """Rejects position embeddings that are not sinusoidal."""
         for name in _POSITION_TABLES:
             table = self._position_table(name, width)
             if table is not None and _position_kind(table) != "sinusoidal":
                 stored_name = self.names.theirs(name)
-                raise self.fault(
-                    f"{stored_name!r} contains position vectors that are not sinusoids, which "
-                    "is not supported"
-                )
+                raise self.fault(f"the position embeddings {stored_name!r} are not sinusoidal")
 
     def _position_table(self, name: str, width: int) -> Tensor | None:
         stored_name = self.names.theirs(name)
@@ -195,7 +192,7 @@ class CheckpointConverter:
             return None
         if shape[-1:] != (width,):
             raise self.fault(
-                f"{stored_name!r} has shape {list(shape)}, but needs {width} values per position"
+                f"{stored_name!r} has shape {list(shape)}, but should have {width} values per position"
             )
         return self.tensor(stored_name, shape).reshape(-1, width)
 
@@ -212,12 +209,12 @@ class CheckpointConverter:
         """Returns the settings and all weights of our model.
 
         Args:
-            kind: the kind of our model.
+            kind: the class of our model's settings.
             settings: all settings except `tie`, which follows from the token matrices.
             converted: weights that are not stored according to the table, by our names; the model
                 may lack some of them.
             unread: tensors of the file that are ignored.
-            optional: whether a tensor may be missing from the file; a missing one is zero.
+            optional: whether the tensor with this name may be missing from the file; it is then zero.
         """
         tie = {"tie": self._tie(converted)} if "tie" in kind.model_fields else {}
         model = parse(kind, {**settings, **tie}, str(self.place))

@@ -49,7 +49,7 @@ _NAMES = WeightNames(
         "output.{kind}": "decoder.projection.{kind}",
     }
 )
-"""Attributes of CTranslate2's Transformer specification; numbers are list indices."""
+"""Maps our weights to attributes of CTranslate2's Transformer specification; numbers are list indices."""
 
 
 def write_ctranslate2(
@@ -71,10 +71,10 @@ def write_ctranslate2(
 def to_ctranslate2(
     model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], positions: int
 ) -> Any:
-    """Returns the network as a CTranslate2 specification, whose `save(folder)` writes it.
+    """Returns the network as a CTranslate2 specification; its `save(folder)` writes it to disk.
 
-    The model must be unchanged since training, not prepared for inference. `positions` is the
-    number of position vectors; a T5 has none.
+    The model must be as it was trained, not prepared for inference. `positions` is the number of
+    position embeddings; T5 has none.
     """
     config = require_convertible(model.config, "ctranslate2")
     form = layer_form_of(config)
@@ -129,7 +129,7 @@ def to_ctranslate2(
 
 
 def _set_relative_positions(stack: Any, table: Tensor, farthest: int) -> None:
-    """Sets the relative position biases of all layers of a side, `(buckets,A)`."""
+    """Sets the relative position biases in all layers of a side, `(buckets,A)`."""
     for layer in stack.layer:
         layer.self_attention.relative_attention_bias = table.numpy()
         layer.self_attention.relative_attention_max_distance = np.dtype("int32").type(farthest)

@@ -1,6 +1,7 @@
 """CTranslate2 as a decoding engine: a run's weights are converted once and cached.
 
-It is configured to decode like nmtkit: finished hypotheses leave the beam, and K of them end the search.
+CTranslate2 is configured to decode like nmtkit: finished hypotheses leave the beam, and the search ends when
+there are K of them.
 """
 
 import json
@@ -47,26 +48,27 @@ COMPUTE_TYPES = {
     "bf16": "bfloat16",
     "fastest": "auto",
 }
-"""CTranslate2's names of precisions that differ from ours."""
+"""CTranslate2's names for precisions, where they differ from nmtkit's."""
 POSITIONS = 4096
-"""Number of position vectors in a converted model with sinusoidal positions."""
+"""Number of position embeddings in a converted model with sinusoidal positions."""
 FORMAT = 2
 """Version of the output of `to_ctranslate2`; a new version invalidates earlier conversions."""
 MOST_SHIFT = 1e-3
-"""If suppressed tokens change a score by less than this, they hardly change the result."""
+"""If suppressing tokens changes a score by at least this much, the result is discarded."""
 CACHE = "ctranslate2"
-"""The folder in the user's cache for conversions of runs whose folders are read-only."""
+"""Folder in the user's cache for converted models of runs whose own folders are read-only."""
 
 
 @ENGINES.register("ctranslate2")
 class CTranslate2Search(ExternalEngine):
-    """Finds the best hypotheses of sources; token log-probabilities are NaN unless requested.
+    """Finds the best hypotheses for sources; token log-probabilities are NaN unless requested.
 
-    A batch uses the largest length limit of its sources. The last of a source's K hypotheses ended
-    in the last step of its search; if no hypothesis is truncated or longer than the source's own
-    limit, the larger limit made no difference. Otherwise the source may have to be searched again,
-    together with others of the same limit. Fewer than K hypotheses end within that limit, so the
-    search may wait for 2K, and then returns all of them, not the best K.
+    A batch is searched with the largest length limit of its sources. The search of a source ends
+    when K of its hypotheses have ended. If all of them end within the source's own limit, the larger
+    limit made no difference. Otherwise, the source may have to be searched again with its own limit,
+    together with other sources that have the same limit. Fewer than K hypotheses end within this
+    limit, so the second search may wait for 2K hypotheses, and returns all of them, not only the
+    best K.
     """
 
     name = "ctranslate2"
@@ -74,10 +76,10 @@ class CTranslate2Search(ExternalEngine):
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
         workers = threads if device.type == "cpu" else 1
-        # a batch waits for each worker while Python works on others
+        # keeps one batch per worker waiting while Python processes the results of others
         self.searches = 2 * workers
         self._positions = _positions(run.inference.model)
-        # length limits of a search, by source length
+        # settings of the last search, and its length limits by source length
         self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}
         tokenizers = run.load_tokenizers()
         self._src = tokenizers.src.vocabulary
@@ -114,7 +116,7 @@ class CTranslate2Search(ExternalEngine):
             if different:
                 return different
         missing = missing_settings("ctranslate2", config)
-        missing.pop("certain_prefix", None)  # a forced language token always is certain
+        missing.pop("certain_prefix", None)  # a forced language token always has probability 1
         if missing:
             return (
                 "ctranslate2 cannot run this search; it does not support "
@@ -134,12 +136,11 @@ class CTranslate2Search(ExternalEngine):
         log_probs: bool,
         exact: bool,
     ) -> list[list[Hypothesis] | str]:
-        if (
-            os.getpid() != self._process_id
-        ):  # a forked process lacks the library's threads and would wait forever
+        # a forked process lacks the library's threads and would wait forever
+        if os.getpid() != self._process_id:
             raise NmtkitError(
                 "engine ctranslate2: this process was forked after the model was opened; open the "
-                'model in each process, or with engine="nmtkit"'
+                'model in each process, or use engine="nmtkit"'
             )
         if n_best > config.n_hypotheses:
             raise NmtkitError(
@@ -170,10 +171,10 @@ class CTranslate2Search(ExternalEngine):
         return found
 
     def _limits(self, sources: Sequence[SourceLine], config: SearchConfig) -> list[int]:
-        """Returns the maximum hypothesis length of each source in tokens, including EOS.
+        """Returns the maximum hypothesis length for each source, in tokens including EOS.
 
-        The limits are cached by length: for single lines, computing them takes a twentieth of the
-        time.
+        The limits are cached by source length, because computing them takes 5% of the time needed
+        for a single line.
         """
         config_before, known = self._known_limits
         if config_before is not config:
@@ -188,13 +189,13 @@ class CTranslate2Search(ExternalEngine):
     def _lacking_for(
         self, source: SourceLine, limit: int, config: SearchConfig, exact: bool
     ) -> str:
-        """Returns what the library does not support for a source, or an empty string."""
+        """Returns the reason why the library does not support a source, or an empty string."""
         if source.request is not None:
             return f"{source.request.place}: engine ctranslate2 does not support prefixes or terms"
         if self._positions is not None and max(source.length + 1, limit) >= self._positions:
             return (
-                f"engine ctranslate2 supports at most {self._positions} tokens in a source and in "
-                "its translation"
+                f"engine ctranslate2 supports only sources and translations of fewer than "
+                f"{self._positions} tokens, including EOS"
             )
         return _differs_behind_language(config, exact) if source.prefix else ""
 
@@ -206,17 +207,18 @@ class CTranslate2Search(ExternalEngine):
         n_best: int,
         exact: bool,
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of every source within its limit, or none if a hypothesis ended with padding.
+        """Returns each source's hypotheses within its length limit; none if one ended with padding or BOS.
 
-        All sources are first searched with the largest limit. A search with a source's own limit
-        takes the same steps up to that limit. Therefore hypotheses that ended within the limit are correct, and
-        only the other sources are searched again.
+        All sources are first searched with the largest limit. Up to a source's own limit, this search
+        takes the same steps as a search with that limit, so hypotheses that end within the limit are
+        correct. If they are not enough, the source is searched again.
         """
         found: list[list[Hypothesis]] = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
         ranks_cut_last = config.effective_at_limit == "behind"
-        # At the largest limit, truncated hypotheses compete with finished ones. A single hypothesis has no competitors.
+        # The library ranks hypotheses truncated at the largest limit among the finished ones. This is wrong if
+        # truncated hypotheses must rank last, unless there is only one hypothesis.
         is_right_if_cut = not ranks_cut_last or config.n_hypotheses == 1
         results = self._search(sources, config, largest, exact)
         for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
@@ -233,7 +235,7 @@ class CTranslate2Search(ExternalEngine):
             if is_right:
                 found.append(hypotheses[:n_best])
             elif ranks_cut_last and len(finished) >= n_best:
-                # Hypotheses missing from the list score lower than those in it, and truncated ones rank below all.
+                # Hypotheses that are not in the list score lower, and truncated ones rank below all others.
                 found.append(finished[:n_best])
             else:
                 found.append([])
@@ -258,9 +260,10 @@ class CTranslate2Search(ExternalEngine):
     def _suppressed(
         self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int
     ) -> list[list[Hypothesis] | str]:
-        """Returns the result with padding and BOS suppressed, and with the model's own scores.
+        """Searches with padding and BOS suppressed, and returns the results with the model's own scores.
 
-        Warns if the probability of these tokens is so high that nmtkit may find another result.
+        If these tokens are so probable that nmtkit might find a different result, returns the reason
+        for discarding the result instead.
         """
         found = self._search_all(
             sources, self._limits(sources, config), config, n_best=config.n_hypotheses, exact=False
@@ -285,11 +288,11 @@ class CTranslate2Search(ExternalEngine):
         exact: bool,
         patience: int = 1,
     ) -> list[Any]:
-        """Returns the library's results with one limit for all: at least K hypotheses per source.
+        """Returns the library's results with one length limit for all sources: at least K hypotheses per source.
 
-        Padding and BOS are never generated. The library gives the probability of suppressed tokens
-        to the others. If scores must be `exact`, these tokens are not suppressed but end a hypothesis,
-        and the result is then not usable.
+        Padding and BOS must not be generated, but if tokens are suppressed, the library gives their
+        probability to the others. If scores must be `exact`, padding and BOS are therefore not
+        suppressed; instead, they end a hypothesis, and the result is then not usable.
         """
         options = ctranslate2_options(config)
         options["max_decoding_length"] = limit
@@ -317,7 +320,7 @@ class CTranslate2Search(ExternalEngine):
         return not any(tokens[-1:] and tokens[-1] in never_written for tokens in result.hypotheses)
 
     def _has_ended(self, tokens: Sequence[str], limit: int) -> bool:
-        """Returns whether a hypothesis ended before the limit, which includes EOS."""
+        """Returns whether a hypothesis ended with EOS within the limit, which includes EOS."""
         return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._tgt.tokens[EOS]
 
     def _hypotheses(self, result: Any, config: SearchConfig, count: int) -> list[Hypothesis]:
@@ -342,7 +345,7 @@ class CTranslate2Search(ExternalEngine):
     def _with_log_probs(
         self, sources: Sequence[SourceLine], found: Sequence[list[Hypothesis]], config: SearchConfig
     ) -> list[list[Hypothesis]]:
-        """Replaces the log-probabilities by the model's own, which ignore the forbidden tokens."""
+        """Replaces the log-probabilities with the model's own, as if no tokens had been suppressed."""
         pairs = [
             (source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked
         ]
@@ -364,11 +367,11 @@ class CTranslate2Search(ExternalEngine):
         return [[next(coming) for _ in ranked] for ranked in found]
 
 
-# ------------------------------------------------------------------------------------------------- what it can search
+# ------------------------------------------------------------------------------------------------- supported searches
 
 
 def _positions(model: ModelConfig) -> int | None:
-    """Returns the number of position vectors, or None if the length is not limited."""
+    """Returns the number of position embeddings, or None if the length is not limited."""
     kind = getattr(model, "positions", "")
     if kind == "relative":
         return None
@@ -376,10 +379,10 @@ def _positions(model: ModelConfig) -> int | None:
 
 
 def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
-    """Returns how decoding with a forced language token differs, or an empty string.
+    """Returns how decoding with a forced language token differs from nmtkit's, or an empty string.
 
-    The token has probability 1. A hypothesis may end directly after it only if that is the best
-    continuation, which changes a search with several hypotheses.
+    In CTranslate2, the token has probability 1, and a hypothesis may end directly after it only if
+    that is the best continuation, which changes a search with several hypotheses.
     """
     if not config.certain_prefix:
         return (
@@ -427,7 +430,7 @@ _Sides = tuple[Vocabulary, Vocabulary]
 
 
 def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
-    """Opens the converted model; converts a damaged one again."""
+    """Opens the converted model; if it is damaged, converts the run again."""
     package = library("ctranslate2")
     place = _converted(run, which, sides)
     try:
@@ -439,7 +442,7 @@ def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
 
 
 def _converted(run: Run, which: str, sides: _Sides) -> Path:
-    """Returns the folder of the converted model, in the run or the user's cache; converts it if necessary."""
+    """Returns the folder of the converted model, in the run or the user's cache; converts the model if necessary."""
     path = run.weights(which)
     with open_checkpoint(path) as (_, header):
         sums = header.checksums or file_sha256(path)
@@ -462,7 +465,7 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
 
 
 def _save(specification: Any, place: Path) -> Path:
-    """Writes a converted model and removes those of other weights; safe with concurrent processes."""
+    """Writes a converted model and removes conversions of other weights; safe with concurrent processes."""
     try:
         with new_folder(place, "remove it") as beside, write_errors(place):
             specification.save(str(beside))

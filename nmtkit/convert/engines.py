@@ -1,4 +1,4 @@
-"""Which models and search settings Hugging Face and CTranslate2 support, and the weights that they need."""
+"""The models and search settings that Hugging Face and CTranslate2 support, and the weights they need."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 _EXTRAS = {"ctranslate2": "fast", "huggingface": "peers"}
 _KINDS = {"ctranslate2": ("transformer", "t5"), "huggingface": ("transformer",)}
-"""Kinds of models that can be converted for an engine."""
+"""Kinds of models that can be converted, by engine."""
 _STOPS = {"huggingface": ("first_k", "huggingface", "exact"), "ctranslate2": ("first_k",)}
 _FEWEST_POSITIONS = 1024
 _NEARLY_NONE = 1e-9
-"""A CTranslate2 length penalty that does not change any score in float32. Without a penalty, its search would
-end before K hypotheses have finished.
+"""A CTranslate2 length penalty that does not change any score in float32. Without a penalty,
+CTranslate2's search would end before K hypotheses have finished.
 """
 
 
@@ -41,7 +41,7 @@ def library(engine: str) -> Any:
 
 
 def unconvertible(model: ModelConfig, engine: str) -> str:
-    """Returns what an engine does not support about a model; empty if the model can be converted."""
+    """Returns the reason why a model cannot be converted for an engine; empty if it can be."""
     if model.kind not in _KINDS[engine]:
         return f"{engine} does not support {model.kind} models"
     config = cast(TransformerConfig, model)
@@ -59,7 +59,7 @@ def unconvertible(model: ModelConfig, engine: str) -> str:
 
 
 def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
-    """Returns the settings of a Transformer or T5; NmtkitError names what the engine does not support."""
+    """Returns the settings of a Transformer or T5; raises NmtkitError if the engine does not support the model."""
     lacking = unconvertible(model, engine)
     if lacking:
         raise NmtkitError(f"{lacking}; use --to safetensors")
@@ -88,7 +88,7 @@ _TRANSLATED = {
     "no_repeat_ngram",
     "forbid_unknown",
 }
-"""Keys that every engine supports with any value. Other keys are supported only if `missing_settings` says how."""
+"""Keys that every engine supports with any value; `missing_settings` checks the values of all other keys."""
 
 
 def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
@@ -128,7 +128,7 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
-    """Raises NmtkitError that names all search settings that an engine does not support."""
+    """Raises NmtkitError, naming all search settings that an engine does not support."""
     missing = missing_settings(engine, config)
     if missing:
         raise NmtkitError(
@@ -148,7 +148,7 @@ def renormalizing_settings(config: SearchConfig) -> str:
 def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
     """Returns the options of `translate_batch` that make CTranslate2 decode like nmtkit.
 
-    Its defaults differ: a text has at least one token, and long texts are truncated silently.
+    By default, CTranslate2 generates at least one token, and silently truncates long sources.
     """
     alpha = config.alpha if config.length_penalty == "average" else 0.0
     return {
@@ -159,12 +159,12 @@ def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
         "max_input_length": 0,
         "no_repeat_ngram_size": config.no_repeat_ngram,
         "disable_unk": config.forbid_unknown,
-        "return_end_token": True,  # older versions then include </s> in |Y|, as nmtkit does
+        "return_end_token": True,  # makes older versions include </s> in |Y|, as nmtkit does
     }
 
 
 def positions_needed(recipe: "Recipe", config: TransformerConfig) -> int:
-    """Returns the number of positions of an exported model."""
+    """Returns the number of positions that an exported model needs."""
     if config.positions == "learned":
         return config.max_positions
     longest = max(recipe.search.max_length, *recipe.data.limits)
@@ -177,7 +177,7 @@ def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
 
 
 def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, length: int) -> Tensor:
-    """Returns the position vectors of a side, `(P,H)`."""
+    """Returns the position embeddings of a side, `(P,H)`."""
     learned = f"{side}_positions.table"
     if learned in weights:
         return weights[learned]

@@ -1,4 +1,4 @@
-"""Exports a run for Hugging Face or CTranslate2, or as a run without its training state, with a model card."""
+"""Exports a run with a model card: for Hugging Face or CTranslate2, or as a run without its training state."""
 
 import shutil
 from collections.abc import Callable
@@ -31,10 +31,10 @@ def export_run(
     licence: str | None = None,
     notify: Notify = ignore,
 ) -> None:
-    """Writes a trained run with a model card into a new or empty folder, in one of the formats `EXPORTS`.
+    """Writes a trained run with a model card into a new or empty folder, in one of the formats in `EXPORTS`.
 
-    `weights` is as in `Run.weights`; the card's `licence` defaults to that of the imported model.
-    `notify` gets a warning if the other program cannot run the recipe's search.
+    `weights` is as in `Run.weights`; the card's `licence` defaults to the imported model's.
+    `notify` receives a warning if the other program cannot run the recipe's search.
     """
     with new_folder(folder, "use another folder") as unfinished:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
@@ -62,9 +62,9 @@ def export_run(
 
 
 def _warn_of_differences(to: str, recipe: Recipe, is_public: bool, notify: Notify) -> None:
-    """Warns about differences when another program uses the same weights."""
+    """Warns if another program decodes differently with the same weights."""
     search = recipe.search
-    if is_public:  # the forced language token is what certain_prefix is for
+    if is_public:  # certain_prefix affects only the score of the forced language token
         search = search.changed({"certain_prefix": False})
     try:
         require_comparable(to, search)
@@ -85,7 +85,7 @@ def _write_safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, fol
 
 
 def _without_folders(recipe: Recipe) -> Recipe:
-    """Returns a recipe without the paths of text and of other runs, which are private."""
+    """Returns a recipe in which texts and other runs are given by name only, because their paths are private."""
     data_changes: dict[str, Any] = {"folder": ""}
     for split, files in recipe.data.splits().items():
         names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}

@@ -1,4 +1,4 @@
-"""Reads files of other toolkits safely: runs no code in them and checks every size before use."""
+"""Reads files from other toolkits safely: runs no code in them and checks every size before use."""
 
 import math
 import re
@@ -34,7 +34,7 @@ _WEIGHT_FILES = (
 
 @dataclass(frozen=True)
 class ExternalWeights:
-    """Named tensors of another toolkit, each read on demand."""
+    """Named tensors from another toolkit, each read on demand."""
 
     path: Path
     shapes: dict[str, tuple[int, ...]]
@@ -44,7 +44,7 @@ class ExternalWeights:
     def of_pickle(
         cls, path: Path, content: Any, remedy: str = "use a model.safetensors file"
     ) -> "ExternalWeights":
-        """Returns the named tensors in a pickle, after checking that each has as many values as its shape."""
+        """Returns the named tensors in a pickle, after checking that each has the values that its shape requires."""
         fault = f"{path}: contains objects other than named tensors; {remedy}"
         if not isinstance(content, dict):
             raise CheckpointError(fault)
@@ -112,12 +112,12 @@ def read_json(path: Path, kind: type[J]) -> J:
 
 
 def unsupported(place: Path, what: str, remedy: str = "") -> CheckpointError:
-    """Returns the error for something that another toolkit supports and nmtkit does not; `what` is a noun phrase."""
+    """Returns the error for a feature that nmtkit does not support; `what` names it as a noun phrase."""
     return CheckpointError(f"{place}: nmtkit does not support {what}{remedy and '; '}{remedy}")
 
 
 def require_equal(place: Path, settings: Settings, names: Mapping[str, str]) -> None:
-    """Rejects settings whose value differs from a related setting; names are dotted."""
+    """Rejects settings that differ from a related setting; `names` maps dotted names to the related ones."""
     for name, other in names.items():
         value, expected = attrgetter(name, other)(settings)
         if value != expected:
@@ -143,7 +143,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def read_weights(folder: Path) -> ExternalWeights:
-    """Returns the weights in a folder: safetensors, or `.bin` files with tensors only, in one or more files.
+    """Returns the weights in a folder: one or more safetensors files, or `.bin` files that contain only tensors.
 
     Tensors of safetensors files are read on demand.
     """
@@ -227,7 +227,9 @@ def load_pickle(
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                    raise ValueError("it is compressed, which torch.save never does")
+                    raise ValueError(
+                        "the file is compressed, but torch.save never compresses files"
+                    )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with torch.serialization.safe_globals([*allowed]):

@@ -1,4 +1,4 @@
-"""A converted model, as returned by the readers of other toolkits."""
+"""A converted model, as returned by the readers for other toolkits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,11 @@ class TaskVariant:
     task: str
     """Name of the task in nmtkit."""
     search: Mapping[str, Any]
-    """Notes for the user; see `ImportedModel.notes`."""
+    """Search settings that override `ImportedModel.search`."""
     notes: Sequence[str]
+    """Notes for the user; see `ImportedModel.notes`."""
     source_prefix: str
-    """Text before every source that selects the task."""
+    """Text put before every source to select the task."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class ImportedModel:
     """Weights under our names."""
     tokenizers: Tokenizers
     search: Mapping[str, Any]
-    """The toolkit's search settings as `search` settings of a recipe."""
+    """The toolkit's search settings, converted to `search` settings of a recipe."""
     notes: Sequence[str]
     """Notes for the user about what was not imported."""
     task: str = TRANSLATION.name
     licence: str | None = None
     variants: Mapping[str, TaskVariant] = field(default_factory=dict)
-    """Tasks by the model's own names, such as translation_en_to_de."""
+    """Tasks by the names that the model uses, such as translation_en_to_de."""
     search_source: str = ""
-    """The origin of the search settings, for messages. Empty if it is the toolkit."""
+    """Origin of the search settings, for messages; empty means the toolkit."""
 
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry(

@@ -1,4 +1,4 @@
-"""Imports a model of another toolkit as a run."""
+"""Imports a model from another toolkit as a run."""
 
 import shutil
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.run import Run
 
 _TASKS = (TRANSLATION.name, SUMMARIZATION.name)
-"""Tasks for which a model with source and target can be imported."""
+"""Tasks for which a model with a source and a target can be imported."""
 
 _PUBLIC_FILES = (
     "config.json",
@@ -62,11 +62,11 @@ def import_run(
     task: str | None = None,
     source_prefix: str | None = None,
 ) -> RunFolder:
-    """Imports a folder or checkpoint of another toolkit as a run; detects the toolkit by default.
+    """Imports a folder or checkpoint from another toolkit as a run; detects the toolkit by default.
 
-    `path` defaults to `runs/` plus the name of `source`. `notify` gets notes about the model. The
-    task is one of nmtkit's, or one for which the model has settings; `source_prefix` is put before
-    every source; see `TaskVariant`.
+    `path` defaults to `runs/` plus the name of `source`. `notify` receives notes about the model.
+    `task` is one of nmtkit's tasks, or one for which the model has settings (see `TaskVariant`).
+    `source_prefix` is put before every source.
     """
     _require_foreign(source)
     name = source.stem if source.is_file() else source.name
@@ -116,7 +116,7 @@ def choose_task(
 ) -> ImportedModel:
     """Returns the model with the settings of a task; RecipeError if the task does not apply.
 
-    Without a task, chooses the only one for which the model has settings.
+    If `task` is None and the model has settings for only one task, that task is chosen.
     """
     names = ", ".join(imported.variants)
     if task is None and len(imported.variants) == 1:
@@ -148,7 +148,7 @@ def choose_task(
             "--source-prefix applies only to Hugging Face models that read a source; remove it"
         )
     note = (
-        f"every source gets the prefix {source_prefix!r}, also in training "
+        f"every source gets the prefix {source_prefix!r}, including during training "
         "(tokenizer.source_prefix in the recipe)"
     )
     return replace(

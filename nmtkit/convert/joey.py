@@ -1,4 +1,4 @@
-"""Imports models of Joey NMT (Kreutzer et al. 2019), version 2: config.yaml, a checkpoint, and the vocabularies."""
+"""Imports models from Joey NMT (Kreutzer et al. 2019), version 2: config.yaml, a checkpoint, and the vocabularies."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -164,7 +164,7 @@ class _Testing(ExternalSettings):
     generate_unk: bool = True
 
     def search_settings(self) -> dict[str, Any]:
-        """Returns the search as recipe settings; Joey NMT's default limit is per batch."""
+        """Returns the search as recipe settings; Joey NMT's default limit depends on the longest source in a batch."""
         has_limit = self.max_output_length > 0
         return {
             "beam_size": self.beam_size,
@@ -216,8 +216,8 @@ def read_joey(folder: Path) -> ImportedModel:
         model, tensors = _convert_recurrent(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
-            "testing.repetition_penalty is ignored, and testing.no_repeat_ngram_size blocks only "
-            "target n-grams, so the output of Joey NMT may differ"
+            "nmtkit ignores testing.repetition_penalty and applies testing.no_repeat_ngram_size only "
+            "to n-grams of the target, so its output may differ from Joey NMT's"
         )
     return ImportedModel(
         toolkit="joeynmt",
@@ -256,7 +256,7 @@ def _read_weights(folder: Path) -> ExternalWeights:
 def _sentencepiece_models(
     folder: Path, data: _Data, place: Path, has_pieces: bool
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """Returns the SentencePiece models of both sides, or None and a note; `has_pieces` is whether tokens are pieces."""
+    """Returns the SentencePiece models of both sides, or None, with a note if the tokens are pieces."""
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
@@ -264,8 +264,8 @@ def _sentencepiece_models(
             names.append(Path(text.tokenizer_cfg.model_file).name)
         elif text.level != "word":
             remedy = (
-                "it supports only level word, and level bpe of sentencepiece with "
-                "tokenizer_cfg.model_file; tokenize other text yourself"
+                "only level word, and level bpe with sentencepiece and tokenizer_cfg.model_file, are "
+                "supported; tokenize other text yourself"
             )
             raise unsupported(place, f"data.{side}.level {text.level!r} ({kind})", remedy)
     if len(names) == 1:
@@ -276,7 +276,7 @@ def _sentencepiece_models(
 
 
 def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
-    """Reads a file with one token per line, preceded by the special tokens that it lacks (as in Joey NMT)."""
+    """Reads a file with one token per line; the special tokens come first, as in Joey NMT."""
     ids = {
         special.unk_token: special.unk_id,
         special.pad_token: special.pad_id,
@@ -359,7 +359,7 @@ def _convert_recurrent(
             converter.place, f"model.decoder.activation {decoder.activation} in a recurrent model"
         )
     converted = converter.word_weights(width=encoder.embeddings.embedding_dim, hidden=hidden)
-    # Joey NMT concatenates state and context, nmtkit context and state.
+    # Joey NMT concatenates the state and the context, nmtkit the context and the state.
     state_and_context = converter.tensor(
         "decoder.att_vector_layer.weight", (hidden, hidden + memory)
     )
@@ -391,14 +391,14 @@ def _convert_recurrent(
 def _convert_bridge(
     converter: CheckpointConverter, decoder: _Decoder, memory: int
 ) -> tuple[str, dict[str, Tensor]]:
-    """Returns the layer for the decoder's first state, shared by all decoder layers and LSTM cells."""
+    """Returns the kind of bridge and its weights, which all decoder layers and both LSTM states share."""
     hidden = decoder.hidden_size
     if decoder.init_hidden == "zero":
         return "zero", {}
     if decoder.init_hidden == "bridge":
         weight = converter.tensor("decoder.bridge_layer.weight", (hidden, memory))
         bias = converter.tensor("decoder.bridge_layer.bias", (hidden,))
-    elif memory in (hidden, 2 * hidden):  # the last state of the forward layer, or of both
+    elif memory in (hidden, 2 * hidden):  # last state of the forward layer, or both directions
         weight = torch.eye(hidden, memory)
         bias = torch.zeros(hidden)
     else:

@@ -1,4 +1,4 @@
-"""Writes the model card of an exported run: a README.md with the metadata for the Hugging Face hub."""
+"""Writes the model card of an exported run: a README.md with the metadata for the Hugging Face Hub."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -144,7 +144,7 @@ def _sizes(tokenizers: Tokenizers) -> str:
 
 
 def _use(recipe: Recipe, tokenizers: Tokenizers, program: str) -> list[str]:
-    """Returns paragraphs that explain how to use the model in its program."""
+    """Returns paragraphs that explain how to use the model with the program."""
     if program == "safetensors":
         return [_USE[program].replace("COMMAND", TASKS.get(recipe.task).command)]
     is_public = tokenizers.config.kind == "huggingface"
@@ -208,13 +208,13 @@ def _public_use_in_ctranslate2(search: SearchConfig, tokenizers: Tokenizers) -> 
 
 
 def _example_target(tokenizer: HuggingFaceTokenizer) -> str:
-    """Returns a language to show in the program: French if the model has it, else its first one."""
+    """Returns the target language of the example: French if the model supports it, else its first language."""
     french = [name for name in tokenizer.languages if name.strip("_").startswith("fr")]
     return (french or tokenizer.languages)[0]
 
 
 def _public_use(search: SearchConfig, tokenizers: Tokenizers, program: str) -> str:
-    """Explains how to use an exported model that has the tokenizer of its import."""
+    """Explains how to use an exported model that was imported with a Hugging Face tokenizer."""
     if program == "ctranslate2":
         use = _public_use_in_ctranslate2(search, tokenizers)
     else:

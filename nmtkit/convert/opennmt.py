@@ -1,9 +1,9 @@
-"""Imports models of OpenNMT-py (Klein et al. 2017), version 3: a checkpoint of weights, options and vocabularies.
+"""Imports models from OpenNMT-py (Klein et al. 2017), version 3: a checkpoint with weights, options and vocabularies.
 
-Its encoder does not read </s>, so `source_end` is off. With copy_attn, the first attention head of
-the last decoder layer copies words. The gate reads only the decoder's state, so its other weights
-are zero. Its sign changes, because OpenNMT-py's gate is the probability of copying and ours is the
-probability of generating.
+OpenNMT-py's encoder does not read </s>, so `source_end` is off. With copy_attn, the first attention
+head of the last decoder layer copies words. OpenNMT-py's gate reads only the decoder's state, so the
+other weights of our gate are zero. The signs of the gate's weights change, because OpenNMT-py's gate
+is the probability of copying and ours is the probability of generating.
 """
 
 import re
@@ -39,8 +39,8 @@ from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
 _REMEDY = (
-    "save the model with OpenNMT-py 3 (pytorch format, LoRA merged), whose tools/convertv2_v3.py "
-    "converts older checkpoints"
+    "save the model with OpenNMT-py 3 (pytorch format, LoRA merged); OpenNMT-py's "
+    "tools/convertv2_v3.py converts older checkpoints"
 )
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
 _SEARCH = {
@@ -121,14 +121,14 @@ def _word_rows(copies: bool) -> dict[str, Row]:
 
 
 def _cell_rows(input_feeding: bool) -> dict[str, Row]:
-    """Returns the rows for the decoder's cells, a torch module only if a step does not read the previous output."""
+    """Returns the rows for the decoder's cells; without input feeding, they are a single torch module."""
     if input_feeding:
         return {"decoder.{kind}_l{layer}": "decoder.rnn.layers.{layer}.{kind}"}
     return {"decoder.{kind}_l{layer}": "decoder.rnn.{kind}_l{layer}"}
 
 
 def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
-    """Returns the rows for a score; OpenNMT-py's general score maps the decoder state, ours the encoder state."""
+    """Returns the rows for a score; OpenNMT-py's general score projects decoder states, ours encoder states."""
     if kind == "general":
         return {f"{ours}.score.key.weight": Stored([f"{theirs}.linear_in.weight"], transposed=True)}
     if kind == "dot":
@@ -145,7 +145,7 @@ def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
 
 
 class OpenNmtOptions(ExternalSettings):
-    """The options that are read; options that older checkpoints lack have OpenNMT-py's defaults."""
+    """The options that are read; those missing from older checkpoints have OpenNMT-py's defaults."""
 
     model_task: Literal["seq2seq"] = "seq2seq"
     model_type: Literal["text"] = "text"
@@ -195,11 +195,13 @@ class _RecurrentOptions(OpenNmtOptions):
 
 @READERS.register("opennmt-py")
 def read_opennmt(path: Path) -> ImportedModel:
-    """Converts a checkpoint, or a folder with one; SentencePiece models must be next to it."""
+    """Converts a checkpoint, or a folder that contains one; SentencePiece models must be next to the checkpoint."""
     if path.is_dir():
         files = sorted(path.glob("*.pt"))
         if len(files) != 1:
-            raise CheckpointError(f"{path}: contains {len(files)} *.pt files; give the path of one")
+            raise CheckpointError(
+                f"{path}: contains {len(files)} *.pt files; specify the path of one"
+            )
         path = files[0]
     state = _load(path)
     given_options = vars(state["opt"])
@@ -249,7 +251,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _weights(path: Path, state: Mapping[str, Any]) -> ExternalWeights:
-    """Returns the weights of a checkpoint; the output layer's are `generator.*`."""
+    """Returns the weights of a checkpoint; the output layer's weights are named `generator.*`."""
     weights = dict(state["model"])
     for name, tensor in state["generator"].items():
         whole_name = f"generator.{name}".replace("generator.0.", "generator.")
@@ -268,7 +270,7 @@ def _weight_names(options: _RecurrentOptions | _TransformerOptions) -> WeightNam
 
 
 def _require_off(path: Path, options: Mapping[str, Any], is_recurrent: bool) -> None:
-    """Rejects options in use that are not supported."""
+    """Rejects unsupported options that are in use."""
     keys = [*_OFF, *_OFF_IN_ATTENTION]
     if is_recurrent:
         keys += _OFF_IN_RECURRENT
@@ -296,9 +298,14 @@ def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> 
         start = rows.get("<s>", special["padding"])
     else:
         start = rows.get(str(vocabularies.get("decoder_start_token", "<s>")), -1)
-    if min(start, *special.values()) < 0:
-        needed = f"{', '.join(_SPECIALS.values())} or the decoder's first token"
-        raise CheckpointError(f"{path}: the {side!r} vocabulary lacks {needed}")
+    missing = [f"special token {_SPECIALS[key]!r}" for key, row in special.items() if row < 0]
+    if start < 0:
+        missing.append("decoder start token")
+    if missing:
+        raise CheckpointError(
+            f"{path}: the {'source' if side == 'src' else 'target'} vocabulary lacks the {missing[0]}; "
+            "download the file again"
+        )
     return ExternalVocabulary(path, tokens, start=start, **special)
 
 
@@ -310,13 +317,14 @@ def _sentencepiece_models(
     affixes = transforms & {"prefix", "suffix"}
     if affixes:
         raise unsupported(
-            path, f"the transform {min(affixes)} (transforms), which adds words to every source"
+            path,
+            f"the `{min(affixes)}` transform (option `transforms`), which adds words to every source",
         )
     notes = []
     changes = ", ".join(sorted(transforms & _TEXT_CHANGES))
     if changes:
         notes.append(
-            f"the training text was processed with {changes}, which nmtkit does not do; process "
+            f"the training text was processed with {changes}, which nmtkit does not apply; process "
             "your sources in the same way"
         )
     uses_pieces = "sentencepiece" in transforms
@@ -355,7 +363,7 @@ def _first(value: list[float] | float) -> float:
 def _convert_words(
     converter: CheckpointConverter, copies: bool, width: int, hidden: int
 ) -> dict[str, Tensor]:
-    """Returns embeddings, output layer and, for copying models, the bias of the gate."""
+    """Returns the embeddings, the output layer and, for copying models, the bias of the gate."""
     bias = converter.weight("output.bias", (converter.vocabularies[1].size,))
     words = converter.word_weights(width=width, hidden=hidden, bias=bias)
     if copies:
@@ -438,7 +446,7 @@ def _convert_recurrent(
         converted["copy_gate.weight"] = -converter.tensor(
             "generator.linear_copy.weight", (1, hidden)
         )
-    if copying == "own":  # only the weights of source words in the second attention are read
+    if copying == "own":  # the second attention provides only weights of source words, no context
         unread = ["decoder.copy_attn.linear_out.weight", "decoder.copy_attn.linear_out.bias"]
     is_additive = options.global_attention == "mlp"
     settings = {

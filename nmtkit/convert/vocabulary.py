@@ -1,4 +1,4 @@
-"""Converts vocabularies and tokenizers of other toolkits.
+"""Converts vocabularies and tokenizers from other toolkits.
 
 PAD, UNK, BOS and EOS come first in nmtkit, so ids change. BOS is the decoder's first input. If it
 shares its row with another special token, as in Marian, whose decoder begins with PAD, a bias keeps
@@ -38,7 +38,7 @@ class VocabularyMap:
     rows: Tensor
     """`(V,)`; the index `size` means a row of zeros."""
     size: int
-    """Number of rows of the toolkit's matrices."""
+    """Number of rows in the toolkit's matrices."""
     suppressed: Tensor
     """Ids that share the row of another id and must never be generated."""
 
@@ -55,24 +55,24 @@ def map_vocabulary(
     dropped: Collection[int] = (),
     further: Sequence[int] = (),
 ) -> VocabularyMap:
-    """Puts the four special tokens first, followed by the other `further` special tokens.
+    """Puts the four special tokens first, followed by the `further` special tokens.
 
     Args:
         place: name of the vocabulary in messages.
         tokens: the tokens by the toolkit's ids.
         special: the toolkit's ids of padding, the decoder's first input, the end, and the unknown
             token unless it is called <unk>; `size` marks a missing one.
-        size: number of rows of the toolkit's matrices.
+        size: number of rows in the toolkit's matrices.
         dropped: rows that get no token.
-        further: rows of other special tokens. A language that is the decoder's first input has its
-            own token in addition to BOS.
+        further: rows of other special tokens. If a language is the decoder's first input, it keeps
+            its own token in addition to BOS.
     """
     unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
         raise unsupported(place, f"a vocabulary without {SPECIALS[UNK]}")
     row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
     owner: dict[int, int] = {}
-    for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a shared row
+    for ours in (EOS, UNK, PAD, BOS):  # if several share a row, the first one keeps it
         owner.setdefault(row_of[ours], ours)
     start = row_of[BOS]
     if owner[start] == BOS and start in further and LANGUAGE_TOKEN.fullmatch(tokens.get(start, "")):
@@ -95,7 +95,7 @@ def _distinct_names(tokens: Mapping[int, str], rows: Sequence[int]) -> list[str]
     taken = {*SPECIALS}
     for row in rows:
         name = tokens.get(row, "")
-        # Tokens that no line can contain, or that are special in nmtkit, never occur in text.
+        # A line cannot contain an empty name or a line feed; other names may already be taken.
         if not name or "\n" in name or name in taken:
             name = f"<unused {row}>"
         taken.add(name)
@@ -103,7 +103,7 @@ def _distinct_names(tokens: Mapping[int, str], rows: Sequence[int]) -> list[str]
     return names
 
 
-# ---------------------------------------------------------------------------------------- tokenizers of vocabularies
+# --------------------------------------------------------------------------------------- tokenizers for vocabularies
 
 
 def build_tokenizers(
@@ -159,15 +159,15 @@ _PIECES = 1
 # Fields of a piece.
 _TEXT = 1
 _TYPE = 3
-# Types of pieces; the type of a normal piece may be missing.
+# Types of pieces; the type of a normal piece may be omitted.
 _NORMAL = 1
 _UNUSED = 5
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
-    """Marks all other pieces as unused except single characters, like SentencePiece's `SetVocabulary`.
+    """Marks all pieces except these and single characters as unused, like SentencePiece's `SetVocabulary`.
 
-    The model must have been opened before, which validates it.
+    The model must be valid, that is, it must have been opened before.
     """
     restricted = bytearray()
     for field in decode_fields(model):
@@ -186,7 +186,7 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
 
 
 def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
-    """Writes `source.spm` and `target.spm` with the tokenizers' normalization; word tokenizers have none."""
+    """Writes `source.spm` and `target.spm` with the tokenizers' normalization; writes nothing for word tokenizers."""
     for name, tokenizer in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         if not isinstance(tokenizer, SentencePieceTokenizer):
             continue
@@ -198,7 +198,7 @@ def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
             (folder / name).write_bytes(content)
 
 
-# -------------------------------------------------------------------------- toolkits with vocabularies beside models
+# -------------------------------------------------------------------------- toolkits with separate vocabularies
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class ExternalVocabulary:
         size = len(self.tokens)
         if not all(0 <= row < size for row in (*special, self.unknown)):
             raise CheckpointError(
-                f"{self.place}: the id of a special token exceeds the vocabulary of {size} tokens"
+                f"{self.place}: the id of a special token is outside the vocabulary of {size} tokens"
             )
         tokens = {}
         for row, token in enumerate(self.tokens):
@@ -236,10 +236,10 @@ def toolkit_tokenizers(
     lowercase: bool = False,
     restrict: bool = False,
 ) -> tuple[Tokenizers, Maps]:
-    """Returns tokenizers of a toolkit that stores vocabularies separately from SentencePiece models.
+    """Returns tokenizers for a toolkit that stores vocabularies separately from SentencePiece models.
 
-    Without models, text consists of tokens (words or pieces) separated by spaces. For `restrict`
-    see `build_tokenizers`.
+    Without models, text consists of tokens (words or pieces) separated by spaces. `restrict` is as
+    in `build_tokenizers`.
     """
     has_pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
     kind = "pieces" if has_pieces else "whitespace"
@@ -255,7 +255,7 @@ def toolkit_tokenizers(
 def find_sentencepiece_models(
     folder: Path, names: Sequence[str]
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """Returns both sides' SentencePiece models, found by these names or OpenNMT-py's, or a note for the user."""
+    """Finds the SentencePiece models by these names or OpenNMT-py's; returns None and a note if one is missing."""
     found: list[Path] = []
     missing: list[str] = []
     for name, side in zip(names, ("source", "target"), strict=True):

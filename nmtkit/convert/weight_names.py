@@ -1,6 +1,6 @@
 """Tables of the weight names and layouts of other toolkits, for importing and exporting.
 
-Each row maps the name of one of our weights to what the toolkit stores for it:
+Each row maps the name of one of our weights to the tensors that the toolkit stores for it:
 
     "{side}.{layer}.feed_forward.inner.{kind}": "model.{side}.layers.{layer}.fc1.{kind}"
 
@@ -23,7 +23,7 @@ _PLACEHOLDERS = {"side": "encoder|decoder", "layer": r"\d+", "kind": r"\w+"}
 
 @dataclass(frozen=True)
 class Stored:
-    """How a toolkit stores one of our weights."""
+    """The layout in which a toolkit stores one of our weights."""
 
     names: Sequence[str]
     """Tensors whose concatenated rows are the rows of our weight."""
@@ -43,7 +43,7 @@ class Stored:
         return stored[::-1] if self.transposed else stored
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns our weight from the stored tensors."""
+        """Returns our weight, assembled from the stored tensors."""
         tensors = []
         for part in parts:
             tensor = part[0] if self.as_row else part
@@ -66,11 +66,11 @@ class Stored:
 
 
 Row = str | Sequence[str] | Stored
-"""What a toolkit stores for a weight: one tensor, several tensors with parts of the rows, or another layout."""
+"""A toolkit's layout of a weight: one tensor, several tensors with parts of its rows, or another layout."""
 
 
 class WeightNames:
-    """A table from our weight names to a toolkit's."""
+    """A table that maps our weight names to a toolkit's."""
 
     def __init__(self, table: Mapping[str, Row]) -> None:
         self._rows: list[tuple[re.Pattern[str], Stored]] = []
@@ -88,12 +88,12 @@ class WeightNames:
         return stored
 
     def theirs(self, name: str) -> str:
-        """Returns the toolkit's name of a weight that it stores as one tensor."""
+        """Returns the toolkit's name for a weight that it stores as one tensor."""
         (stored_name,) = self.stored(name).names
         return stored_name
 
     def rename(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns our weights in the toolkit's layout and names."""
+        """Returns our weights in the toolkit's layout and under its names."""
         tensors: dict[str, Tensor] = {}
         for name, weight in weights.items():
             tensors.update(self.stored(name).split(weight))

@@ -20,9 +20,9 @@ DIGIT = 100
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
 
-# white space that separates more than words, except \n
+# white space that separates lines or larger units, except \n
 _SEPARATORS = "\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"
-_FAR = 0x20000  # from here on all letters are Han
+_FAR = 0x20000  # from here on, all letters are Han
 
 
 @cache
@@ -54,7 +54,7 @@ class TextArrays:
     codes: NDArray[np.uint32]
     """`(c,)`: the concatenated code points of all lines with their line feeds."""
     kinds: NDArray[np.uint8]
-    """`(c,)`: their classes."""
+    """`(c,)`: the class of each code point."""
     starts: NDArray[np.int64]
     """`(n,)`: start of each line."""
     lengths: NDArray[np.int64]
@@ -68,7 +68,7 @@ class TextArrays:
 
     @classmethod
     def of(cls, lines: list[str]) -> "TextArrays":
-        """Counts the characters of lines, which contain no line feeds."""
+        """Counts the characters of lines, which must not contain line feeds."""
         whole = "\n".join([*lines, ""])
         codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         kinds = character_classes()[codes]
@@ -98,7 +98,10 @@ class TextArrays:
         return sum(self.letters.values(), start=np.zeros_like(self.lengths))
 
     def word_counts(self) -> NDArray[np.int64]:
-        """Returns the approximate words per line, `(n,)`; in scripts without spaces, two letters count as a word."""
+        """Returns the approximate number of words per line, `(n,)`.
+
+        In scripts without spaces, two letters count as a word.
+        """
         dense = np.zeros_like(self.words)
         for script, letters in self.letters.items():
             if SCRIPTS[script] in UNSPACED:
@@ -127,7 +130,7 @@ _PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
 
 
 def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
-    """Adds the suspicious characters in `text`, one side ("src" or "tgt"), to the faults of a block."""
+    """Adds the suspicious characters in `text`, the "src" or "tgt" side of a block, to the block's faults."""
 
     def add(kind: FaultKind, places: dict[int, int]) -> None:
         block.add(kind, list(places), lambda row: block.side(side, row, places[row]))
@@ -148,7 +151,7 @@ def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
 
 
 def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
-    """Yields matching lines with positions; searches only lines with one of the signs."""
+    """Returns the position of the first match by line; searches only lines that contain one of the signs."""
     places = {}
     signed = np.zeros(len(text.codes), dtype=bool)
     for sign in signs:
@@ -159,7 +162,7 @@ def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int
     return places
 
 
-# The continuation bytes of UTF-8, 0x80 to 0xBF, read as Windows-1252 or as Latin-1.
+# The continuation bytes of UTF-8, 0x80 to 0xBF, decoded as Windows-1252 or as Latin-1.
 _NEXT = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(
     range(0x80, 0xC0)
 ).decode("latin-1")
@@ -169,9 +172,9 @@ _RUN = re.compile(
 
 
 def _mojibake(text: TextArrays) -> dict[int, int]:
-    """Yields lines with UTF-8 decoded in another encoding, and where it begins."""
+    """Returns, by line, the position where UTF-8 that was decoded with the wrong encoding begins."""
     lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
-    # the last code is a line feed
+    # a next character always exists, because the last one is a line feed
     lead = lead[np.isin(text.codes[lead + 1], list(map(ord, _NEXT)))]
     places = {}
     for row in np.unique(text.line_of(lead)).tolist():
@@ -187,7 +190,7 @@ def _mojibake(text: TextArrays) -> dict[int, int]:
 def fix_mojibake(line: str) -> str:
     """Repairs UTF-8 that was decoded as Windows-1252 or Latin-1.
 
-    A line is left unchanged unless the result is certain: "IRMÃ»" is correct Portuguese, and its "Ã»" is not an "û".
+    A line is left unchanged unless the result is certain: the "Ã»" in Portuguese "IRMÃ»" is not a damaged "û".
     """
     certain = False
 
@@ -211,7 +214,7 @@ def fix_mojibake(line: str) -> str:
                 line[match.start() - 1 : match.start()].islower()
                 or line[match.end() : match.end() + 1].islower()
             )
-        else:  # a single letter of an unrelated script may be chance, several are not
+        else:  # a single letter of an unrelated script may be due to chance; several are not
             # a result with another such run was decoded wrongly twice
             certain |= signs or (letters and len(result) > 1) or bool(_RUN.search(result))
         return result if european or signs or len(result) > 1 else run
@@ -229,7 +232,7 @@ def _byte(letter: str) -> bytes:
 
 @cache
 def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
-    """Returns the repairable characters and their replacements: a space between words, otherwise nothing."""
+    """Returns a pattern for repairable characters, and their replacements: a space for white space, else nothing."""
     mended = [number for number, kind in _ODD.items() if kind.fix_repairs]
     letters = list(map(chr, np.flatnonzero(np.isin(character_classes(), mended)).tolist()))
     pattern = re.compile("[" + "".join(map(re.escape, letters)) + "]")

@@ -22,7 +22,7 @@ from nmtkit.datacheck.pairs import UsualPairs, examine_pairs, read_sample, thin_
 SWAPPED_SAMPLE = 200
 """Maximum number of pairs of a split used to decide whether its files are swapped."""
 QUICK_LANGUAGE_PAIRS = 4000
-"""Number of leading pairs of a split whose languages a quick examination checks."""
+"""Number of pairs at the beginning of a split whose languages are checked in a quick examination."""
 
 
 def examine(
@@ -41,10 +41,10 @@ def examine(
 
     Args:
         splits: files by name; the main one is "train", or else the first.
-        monolingual: whether both sides are in one language, like an article and its summary.
-        quick: whether to check only the languages of the first `QUICK_LANGUAGE_PAIRS` pairs of a
-            split, and skip duplicates within and between splits. Languages take most of the time;
-            duplicates take up to 20 bytes of memory per training pair.
+        monolingual: whether both sides are in the same language, like an article and its summary.
+        quick: whether to check languages only in the first `QUICK_LANGUAGE_PAIRS` pairs of a split,
+            and not to look for duplicates within and between splits. Checking languages takes most
+            of the time; finding duplicates takes up to 20 bytes of memory per training pair.
         progress: receives the number of bytes read since its last call.
         see: receives every block before its examination, and may change its text.
         take: receives every block with its faults, which are removed from the block afterwards.
@@ -69,7 +69,7 @@ def examine(
                 usual = UsualPairs.learn(sample, monolingual)
         for block in _examined(readers[name], split, usual, overlap, quick, see):
             take(block)
-            # the faults refer to the block, whose text would otherwise be freed only by the garbage collector
+            # breaks the reference cycle between block and faults, so that the text is freed immediately
             block.faults.clear()
         if not split.pairs and not split.findings:
             split.find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
@@ -89,7 +89,7 @@ def _examined(
     quick: bool,
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
-    # for each block with shifted pairs: the first one, and their number
+    # for each block with shifted pairs: the first such pair, and their number
     shifts: list[tuple[FaultLocation, int]] = []
     for block in reader:
         if not isinstance(block, Block):
@@ -128,7 +128,7 @@ def _examined(
 
 
 def _add_languages(languages: Languages, split: SplitDiagnosis, files: SplitFiles) -> None:
-    """Adds the languages of a corpus to its main split, and a note on sides with unclear language."""
+    """Adds the languages of a corpus to its main split, and a note on sides whose language is unclear."""
     split.src.language = languages.codes.get("src", "")
     split.tgt.language = languages.codes.get("tgt", "")
     paths = {"src": files.src, "tgt": files.tgt}
@@ -138,7 +138,7 @@ def _add_languages(languages: Languages, split: SplitDiagnosis, files: SplitFile
 
 
 def _find_formats(block: Block, split: SplitDiagnosis) -> None:
-    """Reports files whose first lines show tables, markup or subtitles."""
+    """Reports files whose first lines look like tables, markup or subtitles."""
     if block.first != 1 or "record" in block.columns or block.names:
         return
     for path, lines in ((block.src_file, block.src), (block.tgt_file, block.tgt or [])):
@@ -165,10 +165,10 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
 
 
 class Overlap:
-    """Finds duplicate pairs: within a split, validation and test pairs in train, and test pairs in valid.
+    """Finds duplicates: pairs repeated within a split, held-out pairs that occur in train, and test pairs in valid.
 
-    Train must come last. Memory: a `HashSet` for the training pairs; about 40 bytes per pair of the
-    other splits.
+    Train must come last. The training pairs are stored in a `HashSet`; pairs of other splits take
+    about 40 bytes each.
     """
 
     def __init__(self, train: str) -> None:
@@ -192,7 +192,7 @@ class Overlap:
             self._sought_pairs.add(hashes.pairs)
 
     def add_findings(self, split: SplitDiagnosis, reader: SplitReader) -> None:
-        """Adds the pairs of a split that occur in others to its findings; rereads it for their places."""
+        """Adds the pairs of a split that also occur in others to its findings; rereads the split to locate them."""
         overlaps = self._overlaps(split.name)
         for kind, rows in overlaps.items():
             split.findings[kind.name] = Finding(kind, len(rows))
@@ -208,7 +208,7 @@ class Overlap:
                     break
 
     def _overlaps(self, split: str) -> dict[FaultKind, RowIndices]:
-        """Returns a split's pairs that occur in train, and test pairs that occur in valid, from 0."""
+        """Returns the indices of a split's pairs that occur in train, and of test pairs that occur in valid."""
         if split not in self._others:
             return {}
         hashes, usable = self._whole(split)

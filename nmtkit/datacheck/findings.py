@@ -31,20 +31,20 @@ class Side:
     """Statistics of one side of a split."""
 
     words: Counter[int] = field(default_factory=Counter)
-    """Lines by number of white-space separated words."""
+    """Number of lines by length in white-space separated words."""
     scripts: Counter[str] = field(default_factory=Counter)
-    """Letters by script: "Latin", "Cyrillic", "Han", ..."""
+    """Number of letters by script: "Latin", "Cyrillic", "Han", ..."""
     language: str = ""
-    """Language code of the main split, such as "de"; empty if unclear, and for other splits."""
+    """Language code, such as "de"; empty if the language is unclear, and in splits other than the main one."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """Lines by number of tokens, if there is a tokenizer."""
+    """Number of lines by length in tokens, if there is a tokenizer."""
     unknown: int = 0
-    """Out-of-vocabulary tokens."""
+    """Number of out-of-vocabulary tokens."""
     copyable: int = 0
-    """Out-of-vocabulary target tokens that occur in their source, so a copying model can generate them."""
+    """Number of out-of-vocabulary target tokens that occur in their source, so a copying model can generate them."""
 
     def count(self, text: TextArrays) -> None:
-        """Counts some lines."""
+        """Adds lines to the statistics."""
         self.words.update(text.words.tolist())
         for script, letters in text.letters.items():
             self.scripts[SCRIPTS[script]] += int(letters.sum())
@@ -62,7 +62,7 @@ class SplitDiagnosis:
     tgt: Side = field(default_factory=Side)
     """The target side; empty if there is none. A single text is always `src`."""
     columns: tuple[str, ...] = TEXT_COLUMNS
-    """The columns of the sides."""
+    """The column of each side."""
     ratios: Counter[int] = field(default_factory=Counter)
     """Number of pairs by target words per source word, in tenths (key 12 means 1.2 to 1.3)."""
     findings: dict[str, Finding] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class SplitDiagnosis:
             finding.places.append(place)
 
     def count(self, src: TextArrays, tgt: TextArrays | None) -> None:
-        """Counts the lines of a block."""
+        """Adds the lines of a block to the statistics."""
         self.pairs += len(src.lines)
         self.src.count(src)
         if tgt is not None:

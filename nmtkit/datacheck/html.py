@@ -11,11 +11,11 @@ from nmtkit.plots.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 WIDTH, HEIGHT = 470, 200
-"""Size of a histogram in its own units; it is scaled to the page."""
+"""Size of a histogram in SVG units; histograms are scaled to the page."""
 LEFT, BOTTOM, TOP = 38, 24, 8
-"""Margins of a histogram for the shares, the labels and the space above the tallest bar."""
+"""Margins of a histogram: for the shares, for the labels, and above the tallest bar."""
 WIDEST = 240
-"""Maximum number of characters shown of an example."""
+"""Maximum number of characters of an example to show."""
 
 
 def diagnosis_page(
@@ -74,7 +74,7 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
 
 
 def _kinds(table: ReportTable) -> list[str]:
-    """Returns the class of each column; numeric columns are right-aligned."""
+    """Returns the CSS class of each column; numeric columns are right-aligned."""
     columns = ([row[i] for row in table.rows] for i in range(len(table.columns)))
     return [
         "number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else ""

@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 MIN_SCRIPT_SHARE = 0.02
 """A script with at least this share of a side's letters belongs to the side."""
 MIN_FOREIGN_LETTERS, MIN_LATIN_LETTERS = 3, 25
-"""Minimum letters of a foreign script; fewer may be a symbol or an initial, or in Latin script a name or a term."""
+"""Minimum number of letters in a foreign script, and in Latin script; fewer may be symbols, initials or Latin names."""
 
-# Languages. The margins were measured on public corpora, and on the declaration of human rights in 530 languages.
+# Languages. The margins were tested on public corpora, and on the Declaration of Human Rights in 530 languages.
 NO_LANGUAGE = "zxx"
 """Code for text without language, such as numbers."""
 MIN_LINES = 50
 """Minimum number of lines for learning the language of a side."""
 MIN_LETTERS = 10
-"""Lines with fewer letters are names or single words and are not examined."""
+"""Lines with fewer letters are not examined, because they are mostly names or single words."""
 EXAMINED_CHARACTERS = 300
-"""Number of examined characters at the beginning of a line; whole articles would take milliseconds."""
+"""Number of characters examined at the beginning of a line; a whole article would take milliseconds."""
 MARGIN, MARGIN_PER_CHARACTER = 15.0, 0.5
-"""Margins in nats by which another language must beat the language of the side; the larger one applies. The second
-excludes lines with foreign names and quotations, and most lines in unsupported languages.
+"""Margins in nats by which another language must beat the language of the side; the larger margin applies. The margin
+per character excludes lines with foreign names and quotations, and most lines in unsupported languages.
 """
 SWAPPED_MARGIN = 5.0
-"""Margin in nats by which the other side's language must be better in both lines of a pair."""
+"""Margin in nats by which the other side's language must score better on both lines of a pair."""
 MAX_DOUBTED = 0.05
 """If a larger share of a sample is suspicious, the side is mixed or in an unsupported language."""
 MIN_SWAPPED = 10
@@ -59,7 +59,7 @@ def main_scripts(letters: Mapping[int, int]) -> frozenset[int]:
 
 
 def in_foreign_script(text: TextArrays, scripts: frozenset[int]) -> Mask:
-    """Marks lines, `(n,)`, with mostly letters outside the side's scripts; all False without scripts."""
+    """Marks lines, `(n,)`, whose letters are mostly outside the side's scripts; marks none if `scripts` is empty."""
     foreign = np.zeros(len(text.lines), dtype=bool)
     if not scripts:
         return foreign
@@ -70,7 +70,7 @@ def in_foreign_script(text: TextArrays, scripts: frozenset[int]) -> Mask:
     for script, letters in text.letters.items():
         if script in scripts:
             continue
-        if SCRIPTS[script] == "Latin":  # names and terms are Latin in texts of all scripts
+        if SCRIPTS[script] == "Latin":  # texts of all scripts contain Latin names and terms
             foreign |= (letters >= MIN_LATIN_LETTERS) & (letters > 10 * usual)
         else:
             foreign |= (letters >= MIN_FOREIGN_LETTERS) & (letters > 3 * usual)
@@ -103,7 +103,7 @@ class Languages:
         except OSError as fault:
             reason = (
                 f"py3langid cannot unpack its model in {tempfile.gettempdir()} ({fault.strerror}); "
-                "free some space there, or set TMPDIR to another folder"
+                "free some space, or set TMPDIR to another folder"
             )
             self.unclear = dict.fromkeys(sample, reason)
             return
@@ -115,7 +115,7 @@ class Languages:
         if len(rows) < MIN_LINES:
             return
         scores = [self._scores(text.lines[row]) for row in rows]
-        # As differences from the best language: a line without known n-grams has the lowest float in all of them.
+        # Sums differences from the best language, because a line without known n-grams has only lowest-float scores.
         totals: dict[str, float] = defaultdict(float)
         for line_scores in scores:
             best_score = max(line_scores.values())
@@ -169,7 +169,7 @@ class Languages:
             line = text.lines[row]
             best, _ = self._identifier.classify(line[:EXAMINED_CHARACTERS])
             if best in (language, NO_LANGUAGE):
-                continue  # true for nearly all lines, which need not be ranked then (ranking takes longer)
+                continue  # true for nearly all lines; ranking the languages takes longer
             scores = self._scores(line)
             required = _required_margin(line)
             is_doubted = scores[best] - scores[language] > required
@@ -194,7 +194,7 @@ def _required_margin(line: str) -> float:
 
 
 def _load_identifier() -> "LanguageIdentifier":
-    """Loads the model (half a second and 100 MiB of memory)."""
+    """Loads the model, which takes half a second and 100 MiB of memory."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)

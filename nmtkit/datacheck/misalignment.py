@@ -2,8 +2,8 @@
 
 Corresponding lines have similar lengths, end in the same punctuation mark and contain the same
 numbers. This is weak evidence for one pair but strong evidence for a window of pairs, compared with
-the pairs that a shift by a few lines would produce. All scores are log-likelihood ratios in nats:
-lines that correspond against lines that do not.
+the pairs that a shift by a few lines would produce. All scores are log-likelihood ratios in nats
+between lines that correspond and lines that do not.
 """
 
 from dataclasses import dataclass
@@ -28,28 +28,28 @@ SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
 
 # For files with the same number of lines.
 WINDOWS, SURE_WITHIN = (48, 256), 30.0
-"""Pairs per window, and the margin in nats by which a shift must be better over it."""
+"""Number of pairs per window, and the margin in nats by which a shift must score better over a window."""
 SHIFTS = (-3, -2, -1, 1, 2, 3)
 """The shifts that are tried."""
 
 # For files with different numbers of lines.
 MAX_SHIFT = 8
-"""Range of shifts tried around zero and around the difference of the line counts."""
+"""Maximum distance of a tried shift from zero, or from the difference between the line counts."""
 MAX_DIFFERENCE = 100_000
-"""Maximum difference of line counts that is tried; more lines are unlikely to be missing in one place."""
+"""Maximum difference between line counts that is tried; more lines are unlikely to be missing in one place."""
 WINDOW, LASTING, SURE = 64, 1024, 15.0
-"""Pairs per window, pairs after it, and the margin in nats required over each of them. In sorted
-files a shift may be better over a window alone, because neighbouring lines are similar.
+"""Number of pairs in a window, number of pairs after the window, and the margin in nats required over
+either span. In sorted files, a shift may score better over a window alone, because neighbouring lines are similar.
 """
 MIN_GAIN = 6.0
-"""Margin in nats required from some line to the end if no window is conclusive."""
+"""Margin in nats required of a shift from some line to the end if no window is conclusive."""
 LINE_WIDTH = 60
-"""Maximum number of characters shown of a line."""
+"""Maximum number of characters of a line to show."""
 
 
 Features: TypeAlias = NDArray[np.float64]
-"""`(n,3)`: features of n lines: log of the (smoothed) number of characters, kind of the final mark,
-and a sum over the digits; 0 for no mark or no digits.
+"""`(n,3)`: features of n lines: log of the (smoothed) number of characters, kind of the final mark (0 if
+there is none), and a weighted sum of the digits (0 if there are none).
 """
 
 
@@ -67,16 +67,16 @@ def line_features(text: TextArrays) -> Features:
 
 @dataclass(frozen=True)
 class PairScorer:
-    """Scores how likely two lines correspond."""
+    """Scores how likely two lines are to correspond."""
 
     ratio: float
     """Mean log ratio of target to source characters."""
     near: float
-    """Standard deviation of the ratio for corresponding lines."""
+    """Standard deviation of the log ratio for corresponding lines."""
     far: float
-    """Standard deviation for lines that do not correspond."""
+    """Standard deviation of the log ratio for lines that do not correspond."""
     marks: NDArray[np.float64]
-    """Score of an equal mark of each kind in nats; the last one is for different marks."""
+    """Score in nats of equal marks of each kind, followed by the score of different marks."""
 
     @classmethod
     def learn(cls, src: Features, tgt: Features) -> "PairScorer":
@@ -108,9 +108,9 @@ class PairScorer:
 def _shifted_scores(
     scorer: PairScorer, src: Features, tgt: Features, count: int, shift: int
 ) -> NDArray[np.float64]:
-    """Scores the first source lines against target lines shifted by `shift`, `(count,)`; 0 without a target.
+    """Scores the first `count` source lines against target lines shifted by `shift`, `(count,)`.
 
-    Lines with equal index are paired.
+    Source line i is paired with target line i + `shift`; the score is 0 if there is no such line.
     """
     start, end = max(0, -shift), min(count, len(tgt) - shift)
     scores = np.zeros(count)
@@ -181,7 +181,8 @@ class _Tape:
 def first_mismatch(fault: FileFault) -> FaultLocation:
     """Describes where a source and target with different line counts probably stop matching.
 
-    Reads both files again, keeping a span of lines as long as the difference in memory.
+    Reads both files again. The number of lines held in memory grows with the difference between the
+    line counts, not with the files.
     """
     assert fault.line_counts is not None
     src_path, tgt_path = fault.location.file, fault.target_file
@@ -196,7 +197,7 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
             next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path)
         )
         pair = " ||| ".join(excerpt(text, width=LINE_WIDTH) for text in lines)
-        text += f"the files {'' if sure else 'perhaps '}diverge near line {line + 1:,}: {pair}"
+        text += f"the files {'' if sure else 'may '}diverge near line {line + 1:,}: {pair}"
     return FaultLocation(src_path, line + 1, text=text)
 
 
@@ -212,7 +213,7 @@ def _first_shifted(
     )
     low, high = min(shifts), max(shifts)
     scorer: PairScorer | None = None
-    # gain of no shift over a shift by the whole difference: the sum so far, and its maximum
+    # by how much unshifted pairs score better than pairs shifted by the whole difference: sum so far, and its maximum
     ahead = best = 0.0
     best_line = 0
     for first in range(0, src_count if tgt_count else 0, BLOCK_LINES):
@@ -234,7 +235,7 @@ def _first_shifted(
             best_shift = max(
                 others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum())
             )
-            # The line is near this window; up to that line, no shift scores better.
+            # The line is near this window; before it, unshifted pairs score better.
             around = slice(max(0, start - WINDOW), start + WINDOW)
             better_until = np.concatenate([[0.0], np.cumsum((plain - best_shift)[around])])
             return begin + around.start + int(better_until.argmax()), True
@@ -244,7 +245,7 @@ def _first_shifted(
             if len(sums) and sums.max() > best:
                 best, best_line = float(sums.max()), first + int(sums.argmax()) + 1
             ahead = float(sums[-1])
-    # From the best line on, the shift by the whole difference is better by this margin.
+    # From the best line on, the shift by the whole difference scores better by `best - ahead`.
     return (
         (best_line, False)
         if best - ahead > MIN_GAIN and best_line < min(src_count, tgt_count)
@@ -253,7 +254,7 @@ def _first_shifted(
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:
-    """Returns the first pair of the first window from which a shift remains better."""
+    """Returns the first pair of the first window from which on a shift scores better."""
     total = np.concatenate([[0.0], np.cumsum(shifted - plain)])
     starts = np.arange(max(0, len(plain) - WINDOW + 1))
     after = starts + WINDOW

@@ -28,7 +28,7 @@ MIN_PAIRS = 50
 ADDED_CHARACTERS = 15
 """Number of characters added to both lengths before comparison: a translation of "Yes." may have 10 characters."""
 MIN_RATIO_FACTOR, MAX_DEVIATIONS = 3.5, 6.0
-"""A length ratio is a fault if it differs from the median by this factor and this many standard deviations."""
+"""A length ratio is a fault if it is off the median by more than this factor and this many standard deviations."""
 MAX_RATIO = 12.0
 """Maximum length ratio if there are too few pairs to learn it."""
 LENGTH_FACTOR, MIN_LENGTH = 6, 1000
@@ -38,10 +38,10 @@ many characters.
 DEFAULT_LONGEST = 10 * MIN_LENGTH
 """Maximum characters per line if there are too few lines to learn it."""
 MIN_IDENTICAL_WORDS = 3
-"""Minimum number of words for which equal sides are a fault; shorter lines may be names, numbers or "OK"."""
+"""Minimum number of words at which identical sides are a fault; shorter lines may be names, numbers or "OK"."""
 LONG_SOURCE, SHORT_SHARE = 60, 0.15
-"""A one-word target is nearly empty if its source has this many characters, and if it has less than
-this share of the expected characters.
+"""A one-word target is nearly empty if its source has at least this many characters and the target less
+than this share of the expected characters.
 """
 
 
@@ -64,7 +64,7 @@ class UsualPairs:
 
     @classmethod
     def learn(cls, sample: Mapping[str, TextArrays], summaries: bool) -> "UsualPairs":
-        """Learns from the texts of `read_sample`."""
+        """Learns from the texts that `read_sample` returns."""
         scripts: dict[str, frozenset[int]] = {}
         longest: dict[str, int] = {}
         for side in ("src", "tgt"):
@@ -87,7 +87,7 @@ class UsualPairs:
             log_ratios = _log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)]
             if len(log_ratios) >= MIN_PAIRS:
                 log_ratio = float(np.median(log_ratios))
-                # The standard deviation of a normal distribution with this spread, which a few outliers do not affect.
+                # Estimates the standard deviation from the median absolute deviation, which is robust to outliers.
                 deviation = 1.4826 * float(np.median(np.abs(log_ratios - log_ratio)))
                 max_deviation = max(float(np.log(MIN_RATIO_FACTOR)), MAX_DEVIATIONS * deviation)
         languages = None
@@ -127,7 +127,7 @@ def read_sample(reader: SplitReader) -> dict[str, TextArrays]:
 
 
 def thin_out(sample: Mapping[str, TextArrays], most: int) -> dict[str, TextArrays]:
-    """Returns at most `count` pairs, spread evenly over a sample."""
+    """Thins out a sample evenly to at most `most` pairs."""
     step = max(1, math.ceil(len(sample["src"].lines) / most))
     return {side: TextArrays.of(text.lines[::step]) for side, text in sample.items()}
 
@@ -144,8 +144,8 @@ def examine_pairs(
 
     Args:
         block: the block that receives the faults.
-        texts: its sides, "src" and optionally "tgt".
-        usual: typical values of its corpus.
+        texts: the block's sides, "src" and optionally "tgt".
+        usual: typical values of the corpus.
         language_pairs: number of leading pairs whose languages are examined.
 
     Returns:

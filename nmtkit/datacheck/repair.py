@@ -41,38 +41,38 @@ from nmtkit.datacheck.findings import SplitDiagnosis
 from nmtkit.datacheck.report import drops_pairs, short_names, storable
 
 LOG_NAME = "dropped.jsonl"
-"""The log, one JSON object per dropped or repaired pair."""
+"""Name of the log file, which contains one JSON object per dropped or repaired pair."""
 STORY_FIELDS = {"src_field": "article", "tgt_field": "summary"}
-"""Keys of the JSON lines for stories."""
+"""Keys in the JSON lines that stories are converted to."""
 _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 @dataclass
 class RepairedSplit:
-    """The result of a split."""
+    """The result for one split."""
 
     files: SplitFiles
     """The new files, with paths relative to the new folder; the old files if the split was rejected."""
     kept: int = 0
     """Number of written pairs."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Dropped pairs by their first fault."""
+    """Number of dropped pairs by their first fault."""
     mended: Counter[str] = field(default_factory=Counter)
-    """Repaired and written pairs by kind of fault."""
+    """Number of pairs that were repaired and kept, by kind of fault."""
     converted: dict[str, EncodingGuess] = field(default_factory=dict)
-    """Old files converted to UTF-8, with their encodings."""
+    """Original files that were converted to UTF-8, with their encodings."""
     refused: str = ""
-    """The reason why the split was not written."""
+    """The reason why the split was not written; empty if it was."""
 
 
 def require_new(out: Path) -> None:
-    """Rejects a folder that contains files."""
+    """Rejects a path that exists, unless it is an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NmtkitError(f"{out}: already exists and will not be overwritten; use another folder")
 
 
 def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingGuess]:
-    """Detects the encodings of files that are not UTF-8 and have no declared encoding; by path."""
+    """Detects the encodings, by path, of files that are not UTF-8 and have no declared encoding."""
     guesses: dict[str, EncodingGuess] = {}
     for files in splits.values():
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
@@ -93,7 +93,7 @@ def repair(
     progress: Callable[[int], object] = lambda count: None,
     encodings: Mapping[str, EncodingGuess] | None = None,
 ) -> dict[str, RepairedSplit]:
-    """Writes cleaned copies of all files under their names into a new folder, atomically.
+    """Writes cleaned copies of all files to a new folder, atomically.
 
     The folder is kept unless every split is rejected. Files with an entry in `encodings` are read
     in that encoding; all output is UTF-8. The other arguments are as in `examine`.
@@ -136,7 +136,7 @@ def _with_encodings(files: SplitFiles, recognized: Mapping[str, EncodingGuess]) 
 
 
 def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
-    """Returns a unique new name for each file, without common parent folders."""
+    """Returns a function that gives each file a unique new name without common parent folders."""
     short, taken = short_names(paths), {LOG_NAME}
 
     def new(path: str) -> str:
@@ -166,9 +166,9 @@ def _written_name(path: str) -> str:
 
 
 class SplitWriter:
-    """Writes the blocks of a split in order: `prepare` before the examination, then `take`.
+    """Writes the blocks of a split in order; call `prepare` before a block is examined and `take` afterwards.
 
-    `names` maps every file to its new name in `folder`; the `stack` closes all files.
+    `names` maps every file to its new name in `folder`; `stack` closes all files.
     """
 
     def __init__(
@@ -214,7 +214,8 @@ class SplitWriter:
                 "the story folders have weights, but would be merged into one file; clean each "
                 "folder separately"
             )
-        for position in range(SplitReader(split, files).parts):  # a file without lines has no block
+        # a file without lines has no block that would open its copy
+        for position in range(SplitReader(split, files).parts):
             self._open_outputs(position)
 
     def prepare(self, block: Block) -> None:
@@ -236,7 +237,7 @@ class SplitWriter:
                     side[row] = mended
 
     def take(self, block: Block) -> None:
-        """Writes the pairs of a block that are kept."""
+        """Writes the pairs of a block that are not dropped."""
         refusals = [message for row, message in block.messages if row not in block.unreadable]
         if any(
             len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS
@@ -266,7 +267,7 @@ class SplitWriter:
                 self._log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def finish(self, diagnosis: SplitDiagnosis, log: IO[str]) -> None:
-        """Closes and logs the files, or removes them after a fault that requires a human decision."""
+        """Closes the new files and writes the log, or removes the files if a fault requires a human decision."""
         self._opened.close()
         for finding in diagnosis.findings.values():
             kind = finding.kind
@@ -297,7 +298,7 @@ class SplitWriter:
     def _open(self, path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         raw = self._opened.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
-        # The header has no name and time, so that equal text makes equal files.
+        # The header has no name or time, so that equal texts produce equal files.
         file = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
         return self._opened.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
 

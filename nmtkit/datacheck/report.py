@@ -37,9 +37,9 @@ HIDDEN_CATEGORIES = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Categories of invisible characters and of characters that would break a report line."""
 HELD_OUT_SPLITS = ("valid", "test")
 MAX_BARS = 14
-"""Number of bars in a length histogram."""
+"""Maximum number of bars in a length histogram."""
 BAR_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Allowed numbers of words per bar."""
+"""Preferred widths of a bar in words or tokens."""
 RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
 """Lower edges of the length-ratio bars in tenths."""
 MIN_SCRIPT_SHARE = 0.001
@@ -72,7 +72,7 @@ def storable(text: str) -> str:
 
 
 def short_names(files: Iterable[str]) -> dict[str, str]:
-    """Returns short file names: without common folders, or without any folder if they are still unique."""
+    """Returns short file names: without common folders, or without any folder if the names remain unique."""
     paths = list(dict.fromkeys(files))
     bases = [os.path.basename(path) for path in paths]
     if len(set(bases)) == len(paths):
@@ -96,7 +96,7 @@ def names_of(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def share(count: int, total: int) -> str:
-    """Returns a percentage that never rounds a part to 0 % or 100 %; empty for a total of 0."""
+    """Returns a percentage that never rounds a part to 0% or 100%; empty for a total of 0."""
     if not total:
         return ""
     percent = 100 * count / total
@@ -106,7 +106,7 @@ def share(count: int, total: int) -> str:
 
 
 def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
-    """Returns the number of faults of a severity."""
+    """Returns the number of faults with this severity."""
     return sum(
         finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity
     )
@@ -144,7 +144,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     errors, warnings = _counted("error", diagnosis), _counted("warning", diagnosis)
     if errors:
         return (
-            f"Not ready to train on: {errors} in {read}{f', and {warnings}' if warnings else ''}."
+            f"Not ready for training: {errors} in {read}{f', and {warnings}' if warnings else ''}."
         )
     if warnings:
         return f"No errors in {read}, but check {warnings} before training."
@@ -170,7 +170,7 @@ def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
 
 
 def drops_pairs(kind: FaultKind, split: str) -> bool:
-    """Returns whether `--fix` drops such pairs.
+    """Returns whether `--fix` drops pairs with this fault.
 
     Valid and test lose only unreadable pairs and pairs with an empty side, so that results stay
     comparable.
@@ -181,7 +181,7 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
 
 
 def remedy_note(finding: Finding, split: str) -> str:
-    """Returns the action of `--fix` for such lines; empty if there is none."""
+    """Returns what `--fix` does about a finding; empty if it does nothing."""
     if finding.kind.name == UTF16.name:
         return "--fix converts it"
     if finding.kind.name == ENCODING.name:
@@ -214,7 +214,7 @@ class Histogram:
     labels: tuple[str, ...]
     """Labels of the bars, such as "5–9"."""
     series: tuple[tuple[str, tuple[int, ...]], ...]
-    """Name of each side and its lines per bar."""
+    """Name of each side, and its number of lines per bar."""
     notes: tuple[str, ...] = ()
     """A sentence about each side."""
 
@@ -265,7 +265,7 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
 
 
 def _heights(counts: Counter[int], edges: Sequence[int]) -> tuple[int, ...]:
-    """Returns the lines per bar; bars begin at the edges, and the last has no end."""
+    """Returns the number of lines per bar; bars begin at the edges, and the last bar is open-ended."""
     heights = [0] * len(edges)
     for key, lines in counts.items():
         heights[bisect(edges, key) - 1] += lines
@@ -300,7 +300,7 @@ def scripts(side: Side) -> list[tuple[str, str]]:
 
 
 def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
-    """Returns everything as plain values for JSON."""
+    """Returns the whole diagnosis as plain values for JSON."""
     return {
         "wrong": has_problems(diagnosis, strict),
         "verdict": verdict(diagnosis),

@@ -46,13 +46,13 @@ MAX_BYTES = 200 << 30
 """Maximum total size in bytes of the uncompressed members of an archive."""
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""Maximum uncompressed bytes per compressed byte; about 10 for text, more than 1000 for zip bombs."""
+"""Maximum uncompressed bytes per compressed byte; text has about 10, zip bombs more than 1000."""
 DECOMPRESSORS: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
-"""Archive formats by the first bytes of a file."""
+"""Compression formats by the first bytes of a file."""
 _LARGEST_HEADERS = {
     **dict.fromkeys((tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK), 1 << 12),
     **dict.fromkeys((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE), 1 << 20),
@@ -79,7 +79,7 @@ class Member:
 
 
 def members(path: Path) -> Iterator[Member]:
-    """Yields the regular files of an archive; any other file is its own only member.
+    """Yields the regular files of an archive; a file that is not an archive is yielded as the only member.
 
     The format is detected from the first bytes. Folders are skipped.
     """
@@ -228,7 +228,7 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header that limits the length of names, which are read into memory; damage is an error."""
+    """A tar header that limits the length of names, which are read into memory; a damaged header is an error."""
 
     @classmethod
     @override
@@ -261,4 +261,4 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
         # Reads up to the checksum of a compressed file; only zeros may follow the last member.
         while rest := stream.read(BUFFER_BYTES):
             if rest.strip(b"\0"):
-                raise tarfile.ReadError("there is data after the end")
+                raise tarfile.ReadError("there is data after the end of the archive")

@@ -53,11 +53,13 @@ class Parameter(Settings):
     """The values of a placeholder in a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values, with the publisher's names for them. If both are the same, list only the values."""
+    """Maps each value to the publisher's name for it. If the names are the same as the values, give a plain list of
+    values.
+    """
     example: str = ""
     """A working example for the list of corpora; required without `values`."""
     pattern: str = r"[A-Za-z0-9_.]+"
-    """Regular expression that a value must match; only without `values`."""
+    """Regular expression that a value must match; used only without `values`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +71,9 @@ class Parameter(Settings):
     @model_validator(mode="after")
     def _has_one(self) -> "Parameter":
         if not self.values and not self.example:
-            raise ValueError("list the `values`, or give an `example` if any value is valid")
+            raise ValueError(
+                "list the `values`, or give an `example` if all values that match `pattern` are valid"
+            )
         return self
 
 
@@ -86,7 +90,7 @@ class FilterConfig(Settings):
     max_ratio: float | None = Field(default=None, gt=1.0)
     """Maximum number of words on one side per word on the other. Default: no limit."""
     min_letter_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Minimum share of letters and combining marks among the characters of a side, without white space."""
+    """Minimum share of letters and combining marks in each side, not counting white space."""
     keep_identical: bool = True
     """Whether to keep pairs whose two sides are equal."""
     keep_duplicates: bool = False
@@ -101,7 +105,9 @@ class SplitConfig(Settings):
     test: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the groups that is used for testing."""
     max_pairs: int | None = Field(default=None, ge=1)
-    """Maximum number of validation pairs and of test pairs; the rest are used for training. Default: no limit."""
+    """Maximum number of pairs in the validation set and in the test set; all other pairs are used for training.
+    Default: no limit.
+    """
 
     @model_validator(mode="after")
     def _leave_some(self) -> "SplitConfig":
@@ -113,10 +119,10 @@ class SplitConfig(Settings):
 
 
 class Entry(Settings):
-    """A corpus of the catalogue, or a family of corpora whose name has placeholders such as {src}.
+    """A corpus in the catalogue, or a family of corpora whose name has placeholders such as {src}.
 
     All texts of the entry may use the placeholders of the name; {their_src} is the publisher's name
-    for the value. {first} and {second} are src and tgt in alphabetical order.
+    for the value of {src}. {first} and {second} are src and tgt in alphabetical order.
     """
 
     title: str
@@ -134,7 +140,7 @@ class Entry(Settings):
     homepage: str = ""
     citation: str = ""
     parameters: dict[str, Parameter] = Field(default_factory=dict)
-    """Values of each placeholder of the name."""
+    """Values of each placeholder in the name."""
     sources: list[AnySource] = Field(min_length=1)
     """Sources of the files, in the order that the reader expects."""
     read: AnyReader
@@ -159,7 +165,7 @@ class Entry(Settings):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus by its full name, with the placeholders of its entry filled in."""
+    """A corpus with its full name, and its entry with the placeholders filled in."""
 
     name: str
     entry: Entry
@@ -175,7 +181,7 @@ class _Template:
 
 
 class Catalogue:
-    """The corpora of nmtkit and of the user's catalogue, whose entries override entries of the same name."""
+    """nmtkit's corpora and those in the user's catalogue, whose entries override nmtkit's entries of the same name."""
 
     def __init__(self, extra: Path | None = None) -> None:
         own, given = _own_templates(), _templates(extra) if extra else {}
@@ -187,7 +193,7 @@ class Catalogue:
         return sorted(self._templates)
 
     def examples(self, name: str) -> list[str]:
-        """Returns the full names of an entry: all of them, or those of the examples."""
+        """Returns the full names of an entry's corpora: all of them, or examples if the values are not listed."""
         parameters = self._templates[name].parameters
         rows = product(
             *(list(parameter.values) or [parameter.example] for parameter in parameters.values())

@@ -1,7 +1,7 @@
 """Files of a Debian release from a mirror: the package index, translated package descriptions, and packages.
 
 The release file lists the checksum of every index, and the package index the checksum of every
-package. So a corpus depends only on the release, not on the machine or its apt configuration.
+package. Therefore, a corpus depends only on the release, not on the machine or its apt configuration.
 """
 
 import os
@@ -23,19 +23,19 @@ from nmtkit.datasets.sources import CorpusSource, SourceFile, UrlSource
 
 PACKAGE_INDEX = "main/binary-amd64/Packages"
 MAX_FILE_BYTES = 2**26
-"""Maximum size in bytes of a package file that is read."""
+"""Maximum size in bytes of a file in a package."""
 
 _ADDRESS = re.compile(
     r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE
 )
-"""A Debian archive in one of apt's two formats; the security archive has another name."""
+"""Address of a Debian archive in either of apt's two formats; the security archive's address does not match."""
 
 
 def apt_mirrors(folder: Path) -> Iterator[str]:
-    """Returns the addresses of the Debian archives in apt's configuration in `folder`, as https.
+    """Yields the addresses of the Debian archives in apt's configuration in `folder`, changed to https.
 
-    Apt verifies signatures and may use plain http. nmtkit trusts the list of checksums, so it must
-    be transferred securely.
+    Apt may use plain http, because it verifies signatures. nmtkit trusts the list of checksums, so
+    this list must be transferred securely.
     """
     for path in (folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))):
         if path.is_file():
@@ -137,7 +137,7 @@ class DebianIndexes(_ReleaseSource):
 
 
 def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yields the stanzas of an index with the given fields; joins continuation lines with newlines."""
+    """Yields the given fields of each stanza of an index; joins continuation lines with newlines."""
     stanza: dict[str, str] = {}
     name = ""
     [index] = members(path)
@@ -179,7 +179,7 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                         for member in filter(tarfile.TarInfo.isreg, tar):
                             if member.size > MAX_FILE_BYTES:
                                 raise tarfile.ReadError(
-                                    f"{member.name} is too large for a manual page "
+                                    f"{member.name} is too large for a help page "
                                     f"({member.size:,} bytes)"
                                 )
                             content = tar.extractfile(member)

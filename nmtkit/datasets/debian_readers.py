@@ -36,21 +36,21 @@ class Description:
     """MD5 checksum of the English description, shared by all translations."""
     summary: str
     paragraphs: list[list[str]]
-    """Lines without their leading space."""
+    """The lines of each paragraph, without their leading space."""
 
 
 class DebianDescriptions(Reader):
     """Summaries and paragraphs of package descriptions in two languages, grouped by package family.
 
-    Paragraphs are paired if both languages have the same number of them, and so are list items. Text is
-    unwrapped, and list markers are removed.
+    Paragraphs are paired if both languages have the same number of paragraphs; the same applies to list
+    items. Text is unwrapped, and list markers are removed.
     """
 
     kind: Literal["debian_descriptions"] = "debian_descriptions"
     src: str
-    """Debian's source language code: en, pt_BR."""
+    """Debian's code for the source language: en, pt_BR."""
     tgt: str
-    """The target language."""
+    """Debian's code for the target language."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """Yields pairs in the order of the source index; keeps the target's descriptions (10 to 40 MB) in memory."""
@@ -81,8 +81,8 @@ MIN_DESCRIPTION_WORDS = 15
 class DebianSummaries(Reader):
     """Long package descriptions and their one-line summaries, grouped by package family.
 
-    Packages of a family often begin with the same paragraph. Only the first of them is used, so
-    that no two articles have the same first paragraph, ignoring digits and punctuation.
+    Descriptions in a family often begin with the same paragraph. Only the first such description is
+    used, so that no two articles have the same first paragraph, ignoring digits and punctuation.
     """
 
     kind: Literal["debian_summaries"] = "debian_summaries"
@@ -162,7 +162,7 @@ def _families(files: Sequence[Path]) -> Callable[[str], str]:
         if path.name.startswith("Packages"):
             for stanza in stanzas(path, ("Package", "Source")):
                 name = stanza.get("Package", "")
-                # The version of a source follows in brackets if it differs.
+                # If the version of the source package differs, it follows in brackets.
                 families.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
     return lambda package: families.get(package) or family(package)
 

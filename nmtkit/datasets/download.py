@@ -72,7 +72,7 @@ class RetryableError(Exception):
     """A failure after which another attempt may succeed.
 
     `wait` is the delay in seconds that the server asks for. If `connected` is False, another
-    attempt is made only after a recent success.
+    attempt is made only if the download has already received data.
     """
 
     def __init__(self, why: str, wait: float | None = None, connected: bool = True) -> None:
@@ -214,7 +214,7 @@ def _request(
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": part.version} if part.version else {}
     origin = url
-    # requests would ignore NO_PROXY and accept http after https
+    # followed here, because requests would ignore NO_PROXY and accept redirects from https to http
     for _ in range(MAX_REDIRECTS + 1):
         try:
             response = session.get(
@@ -267,7 +267,7 @@ def _version(response: requests.Response) -> str:
 def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataError:
     part.delete()
     return DataError(
-        f"{url}: the file has {actual} bytes instead of {size:,}; the download was deleted"
+        f"{url}: expected {size:,} bytes, but the file has {actual}; the download was deleted"
     )
 
 

@@ -1,7 +1,7 @@
 """Fetches a corpus: turns a catalogue entry into a folder of files for training.
 
-The folder also contains the card with the origin, licence and content of the corpus and what was
-filtered out.
+The folder also contains a card, which records the origin, licence and content of the corpus, and
+what was filtered out.
 """
 
 import json
@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 
 
 def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
-    """Returns the card if the folder already contains the corpus; DataError if it is incomplete or a different one."""
+    """Returns the card if the folder contains the corpus; DataError if files are missing or of another corpus."""
     card = _earlier_card(corpus, folder)
     missing = (
         [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
@@ -136,7 +136,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
         return choose_preset(entry.task, written.statistics).text(corpus.name, data, entry.title)
-    # Settings of the extended recipe for other files are reset.
+    # Reset the extended recipe's settings for other files.
     extended = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:
         if split in extended and split not in data:

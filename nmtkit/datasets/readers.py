@@ -1,4 +1,4 @@
-"""Readers turn the published files of a corpus into pairs: base class, and readers of parallel texts.
+"""Readers that turn the published files of a corpus into pairs: the base class, and readers for parallel texts.
 
 A reader is a group of settings (`read:` in a catalogue entry). To add one, write a class with its
 own `kind`, and add it to `AnyReader` in `catalogue.py`.
@@ -53,10 +53,10 @@ class Reader(Settings):
 
 
 def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
-    """Yields the lines of FILE or FILE:MEMBER (an archive member) without newlines and byte-order mark."""
+    """Yields the lines of FILE or FILE:MEMBER (an archive member) without newlines or byte-order mark."""
     name, _, member = place.partition(":")
     path = find_file(files, name)
-    # A file that is not an archive counts as its only member; the suffix of a compressed one is dropped.
+    # A file that is not an archive is its only member; if it is compressed, the member's name lacks the suffix.
     wanted = (member,) if member else (path.name, path.stem)
     others: list[str] = []
     for candidate in members(path):
@@ -77,9 +77,9 @@ def find_file(files: Sequence[Path], name: str) -> Path:
     """Returns the file with this name; DataError if the sources have none."""
     file = next((path for path in files if path.name == name), None)
     if file is None:
-        given = ", ".join(path.name for path in files)
+        given = ", ".join(path.name for path in files) or "none"
         raise DataError(
-            f"{name}: the sources of the corpus provide no file with this name, only {given}; "
+            f"{name}: the sources of the corpus provide no file with this name (available: {given}); "
             "correct the entry"
         )
     return file
@@ -107,7 +107,7 @@ class Segment:
 
 
 def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """Yields the sentences of `train.tags` files: all lines that do not begin with a tag (talk metadata)."""
+    """Yields the sentences of a `train.tags` file: all lines except talk metadata, which begin with a tag."""
     talk = ""
     for line in lines:
         if not _TAG_LINE.match(line):
@@ -119,7 +119,7 @@ def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Itera
 
 
 def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """Yields the texts between <seg> and </seg>; DataError with the line for a missing tag."""
+    """Yields the texts between <seg> and </seg>; DataError naming the line if a tag is missing."""
     document, segment, begun, parts = "", "", 0, list[str]()
     for number, line in enumerate(lines, start=1):
         at = 0
@@ -185,9 +185,9 @@ class ParallelFiles(Settings):
     src: str
     """FILE, or FILE:MEMBER for an archive member. Either may be gzip-compressed."""
     tgt: str
-    """The target text."""
+    """The target text, specified in the same way."""
     split: Literal["train", "valid", "test", ""] = ""
-    """The split; empty if the entry's `split` decides."""
+    """The split of these pairs; empty if the entry's `split` decides."""
     format: Literal["lines", "talks", "segments"] = "lines"
     """Format of the files: `lines` has one sentence per line, `talks` is WIT3's train.tags format, whose
     tag lines are skipped, and `segments` is SGML or XML with sentences between <seg> and </seg>.
@@ -197,13 +197,13 @@ class ParallelFiles(Settings):
 
 
 class AlignedReader(Reader):
-    """Aligned texts of any number of splits. An archive with both sides is read twice in parallel, but not unpacked."""
+    """Aligned texts for any number of splits. An archive with both sides is read twice in parallel, not unpacked."""
 
     kind: Literal["aligned"] = "aligned"
     parts: list[ParallelFiles] = Field(min_length=1)
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs of all parts."""
+        """Yields the pairs of all parts."""
         for part in self.parts:
             yield from _pairs(part, files, dropped)
 
@@ -254,7 +254,7 @@ class TabSeparatedReader(Reader):
     """Column that identifies the group of a pair. Default: the source column."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """Yields the pair of every non-empty line; DataError with the line if columns are missing."""
+        """Yields the pair of every non-empty line; DataError naming the line if columns are missing."""
         group = self.group or self.src
         needed = max(self.src, self.tgt, group)
         for number, line in enumerate(text_lines(files, self.text), start=1):

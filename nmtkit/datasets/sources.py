@@ -1,6 +1,6 @@
-"""Sources of a corpus's files: base class, and files by URL.
+"""Sources of a corpus's files: the base class, and files with a URL.
 
-A source is a group of settings, an item of `sources:` in a catalogue entry; `AnySource` in
+A source is a group of settings, an item under `sources:` in a catalogue entry; `AnySource` in
 `catalogue.py` lists all kinds.
 """
 
@@ -48,11 +48,11 @@ class UrlSource(CorpusSource):
 
     kind: Literal["url"] = "url"
     url: str = Field(pattern=r"^https?://[^/]")
-    """https or http."""
+    """URL of the file, with https or http."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 checksum, 64 hexadecimal digits as printed by sha256sum."""
     no_checksum: str = ""
-    """Reason why `sha256` is missing, shown to the user ("changes every week")."""
+    """Reason why there is no `sha256`, shown to the user, such as "changes every week"."""
     size: int | None = Field(default=None, ge=1)
     """Size in bytes, if published."""
     file: Name | None = None

@@ -18,9 +18,9 @@ UNLISTED = "articles not listed in any split"
 MISSING = "listed articles missing from the archives"
 LISTED_TWICE = "articles listed for two splits (only the first counts)"
 NO_SUMMARY = "articles without a text or without a summary"
-BUTTON_LINES = "lines of web page buttons inside articles"
+BUTTON_LINES = "labels of web page buttons inside articles"
 
-# Text of buttons on the BBC's pages, which the collectors of the corpus took for text of the articles.
+# Labels of buttons on the BBC's pages that were collected as part of the articles.
 _BUTTONS = {
     *(
         "Share this with",
@@ -44,8 +44,8 @@ class StoriesReader(Reader):
     archives: list[str] = Field(min_length=1)
     """The archives' file names."""
     lists: dict[Literal["train", "valid", "test"], list[str]] = Field(min_length=1)
-    """For each split, the files that list its stories, one per line: the file name, or the URL of
-    its web page, whose SHA-1 checksum is the name.
+    """For each split, the files that list its stories, one per line, by file name or by the URL of the
+    web page, whose SHA-1 checksum is the file name.
     """
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
@@ -93,7 +93,7 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
 def _assign_split(
     split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]
 ) -> None:
-    """Records each article's split; the first split that lists it counts."""
+    """Records each article's split: the first split that lists the article."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:
             dropped[LISTED_TWICE] += 1
@@ -135,7 +135,7 @@ def _parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 
 
 def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tuple[str, str]:
-    """Returns text and first sentence of a .summary file, whose sections begin with `[SN]RESTBODY[SN]` etc."""
+    """Returns the text and the first sentence in a .summary file; sections begin with `[SN]RESTBODY[SN]` etc."""
     sections: dict[str, list[str]] = {}
     section: list[str] | None = None
     for line in lines:

@@ -53,13 +53,13 @@ def count_words(text: str, unspaced: bool = False) -> int:
 
 
 def letter_ratio(text: str) -> float:
-    """Returns the share of letters and marks in all characters except white space; 0 if there are none."""
+    """Returns the share of letters and marks among all characters except white space; 0 if there are none."""
     visible = "".join(text.split())
     return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
 
 
 def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
-    """Returns the reason for dropping a pair, or an empty string; `unspaced` has the flag of `count_words` per side."""
+    """Returns the reason for dropping a pair, or an empty string; `unspaced` holds `count_words`'s flag per side."""
     sides = (pair.src, pair.tgt)
     counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
     if 0 in counts:
@@ -80,7 +80,7 @@ def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool])
 
 
 def single_line(text: str) -> str:
-    """Returns the stripped text as a line that no program splits; lone surrogates become U+FFFD."""
+    """Returns the stripped text on a line that no program splits; replaces lone surrogates with U+FFFD."""
     return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
 
 
@@ -214,8 +214,8 @@ def _leave_out_overlaps(
 ) -> None:
     """Removes held-out pairs that share a side with other pairs: test with train, and validation with train or test.
 
-    `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; test
-    texts are added.
+    `given` are the corpus's own test pairs, which are kept. `known` contains the texts of train; the
+    texts of test are added to it.
     """
     for name, earlier in (("test", "train"), ("valid", "train or test")):
         kept = [pair for pair in held[name] if not known & {pair.src, pair.tgt}]

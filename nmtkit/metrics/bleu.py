@@ -58,7 +58,7 @@ class BleuScore(Score):
 
 
 References = Sequence[Sequence[str | None]]
-"""References in sacrebleu's form, with None for a missing one."""
+"""References in sacrebleu's form, with None for missing ones."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class SacrebleuMetric(TextMetric):
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
-        # sacrebleu reads it only from here
+        # sacrebleu reads the seed only from this variable
         with patch.dict(os.environ, SACREBLEU_SEED=str(resampling.seed)):
             test = PairedTest(
                 outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples
@@ -156,7 +156,7 @@ def _bleu(options: Options, references: References | None, order: int = 4) -> An
         )
     # the same tokenizer, without sacrebleu's warning about the old name
     name = "flores101" if name == "spm" else name
-    # `force` silences the warning about tokenized text, which tokenizer "none" is for.
+    # `force` silences the warning about tokenized text, which is expected with tokenizer "none".
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
     try:
         return _named_bleu(order)(**settings, max_ngram_order=order, references=references)
@@ -195,8 +195,8 @@ def _chrf(options: Options, references: References, word_order: int = 0) -> Any:
 class Gleu(ExampleMetric):
     """The minimum of precision and recall of a sentence's 1- to 4-grams (Wu et al. 2016, section 5).
 
-    The score is the mean over sentences with the best reference each; NLTK's corpus_gleu sums
-    counts first.
+    The score is the mean over sentences, using the best reference for each; NLTK's corpus_gleu
+    instead sums the counts of all sentences first.
     """
 
     @override
@@ -297,7 +297,7 @@ class LengthBucket:
     count: int
     """Number of examples."""
     score: Score | None
-    """Corpus BLEU of these examples; None if there are none."""
+    """Corpus BLEU of these examples; None if the bucket is empty."""
 
 
 def by_length(
@@ -309,9 +309,9 @@ def by_length(
 ) -> list[LengthBucket]:
     """Returns BLEU by sentence length, as in Bahdanau et al. 2015, figure 2.
 
-    Lengths are those of `lengths_of`, usually the sources, in words (`count_words`). `edges` are
-    the maximum lengths of all buckets except the last, in ascending order; the first bucket starts
-    at 0, the last is unbounded.
+    An example's length is the number of words (`count_words`) of its line in `lengths_of`, usually
+    the source. `edges` are the maximum lengths of all buckets except the last, in ascending order;
+    the first bucket starts at 0, and the last one is unbounded.
     """
     Texts(hyps, refs, lengths_of)
     lengths = [count_words(line) for line in lengths_of]

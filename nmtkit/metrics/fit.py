@@ -16,7 +16,7 @@ AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs
 
 
 def perplexity(log_prob: float, n_tokens: int) -> Score:
-    """Returns the perplexity per token, `exp(-log_prob / n_tokens)`, in nats and including EOS."""
+    """Returns the perplexity per token, `exp(-log_prob / n_tokens)`; `log_prob` is in nats, and EOS is included."""
     if n_tokens < 1:
         raise DataError("perplexity is undefined, because there are no tokens")
     try:
@@ -27,7 +27,7 @@ def perplexity(log_prob: float, n_tokens: int) -> Score:
 
 
 def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> tuple[Score, Score, Score]:
-    """Returns the alignment error rate of a corpus with precision and recall, 0 to 100; lower is better.
+    """Returns the alignment error rate of a corpus (lower is better), its precision and its recall, 0 to 100.
 
     Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6:
     with A the predicted, S the sure and P the possible links, `precision = |A & P| / |A|`, `recall

@@ -15,9 +15,9 @@ from nmtkit.metrics.significance import ExampleMetric
 
 
 def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
-    """Returns predicted and true labels per example; DataError if lines differ in their number of labels.
+    """Returns predicted and true labels per example; DataError if their numbers differ.
 
-    With several references, the one with the predicted label counts, or the first if there is none.
+    With several references, a reference with the predicted label counts, or else the first reference.
     """
     pairs = []
     for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
@@ -51,7 +51,7 @@ class Confusion:
 
     @classmethod
     def of(cls, hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> "Confusion":
-        """Counts a system's labels against references in the metrics' format."""
+        """Counts a system's labels against references in the format that metrics use."""
         counted = Counter(pair for own in label_pairs(Texts(hyps, refs)) for pair in own)
         labels = sorted({label for pair in counted for label in pair})
         counts = [[counted[given, wanted] for given in labels] for wanted in labels]
@@ -60,10 +60,10 @@ class Confusion:
 
 @dataclass(frozen=True)
 class MacroF1(ExampleMetric):
-    """Mean over labels of F1 = 2 correct / (predicted + true), with precision and recall of van Rijsbergen 1979.
+    """Mean over labels of F1 = 2 correct / (predicted + true), from precision and recall (van Rijsbergen 1979).
 
-    As in scikit-learn (`f1_score(average="macro")`), a label counts if it is predicted or true
-    anywhere.
+    As in scikit-learn (`f1_score(average="macro")`), the mean includes every label that occurs among
+    the predicted or true labels.
     """
 
     labels: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class MacroF1(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """Returns how often each label is correct, and predicted or true: `(examples, 2 labels)`."""
+        """Returns how often each label is correct, and how often it is predicted or true: `(examples, 2 labels)`."""
         numbers, size = (
             {label: number for number, label in enumerate(self.labels)},
             len(self.labels),
@@ -120,7 +120,7 @@ class Accuracy(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """Returns correct labels and all labels per example, `(examples, 2)`; DataError if counts differ."""
+        """Returns the number of correct labels and of all labels per example, `(examples, 2)`; see `label_pairs`."""
         counts = [[sum(one == other for one, other in own), len(own)] for own in label_pairs(texts)]
         if not any(count for _, count in counts):
             raise DataError("accuracy is undefined, because no line has a label")

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: selects the text most similar to all candidates by sacrebleu's sentence BLEU or chrF.
+"""Minimum Bayes risk: selects the text most similar to all candidates according to sacrebleu's sentence BLEU or chrF.
 
 Every text is compared with every other text. The n-grams of each text are counted once, and the
 number shared by two texts is a matrix product: the k-th occurrence of an n-gram is a separate 0/1
@@ -34,8 +34,8 @@ def expected_utilities(
     Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
     list; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", over samples.
 
-    The `weights` are the probabilities of the texts, not all zero; samples count as often as they
-    were drawn. The means range from 0 to 100.
+    The `weights` are the probabilities of the texts, or the number of times each sample was drawn;
+    they must not all be zero. The means range from 0 to 100.
     """
     shares = np.asarray(weights, dtype=np.float64)
     means: list[float] = (sentence_scores(texts, kind) @ (shares / shares.sum())).tolist()
@@ -56,7 +56,7 @@ def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
 def _shared(
     texts: Sequence[Sequence[str]], longest: int, gram: Callable[[Sequence[str]], Hashable]
 ) -> tuple[Floats, Floats]:
-    """Returns shared n-grams of text pairs by length `(L,N,N)`, and n-grams per text `(L,N)`."""
+    """Returns the numbers of n-grams shared by pairs of texts, `(L,N,N)`, and of n-grams per text, `(L,N)`."""
     shared = []
     for size in range(1, longest + 1):
         columns: dict[tuple[Hashable, int], int] = {}

@@ -77,14 +77,14 @@ class Options:
     """Options for comparing texts."""
 
     tokenize: str = "13a"
-    """Tokenizer of BLEU and GLEU, from `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for tokenized text."""
+    """Tokenizer for BLEU and GLEU: one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for tokenized text."""
     words: Literal["auto", "a-z0-9", "unicode"] = "auto"
-    """Words that ROUGE compares. They consist of letters a-z and digits, as in rouge-score, or with
-    `unicode` of all letters, where each letter of a script without spaces is a word. `auto` selects
-    `unicode` if most letters of the references are not Latin.
+    """Words that ROUGE compares. With `a-z0-9`, they consist of the letters a-z and digits, as in
+    rouge-score; with `unicode`, of all letters and digits, and each letter of a script without spaces is
+    a word. `auto` selects `unicode` if most letters of the references are not Latin.
     """
     lowercase: bool = False
-    """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
+    """Whether BLEU, chrF and CIDEr-D ignore case. TER (like tercom) and ROUGE always ignore case."""
     stem: bool = True
     """Whether ROUGE compares Porter stems (English only)."""
     sentences: str = "auto"
@@ -99,7 +99,7 @@ class Resampling:
     Evaluation". The test set is resampled with replacement, and all systems are scored on the same
     draws. Let d be the difference between two systems on the whole test set, and d* the absolute
     difference on one draw. p is the share of draws in which d* exceeds its own mean by more than
-    |d|, with one added to numerator and denominator; it is 1 for systems of equal score.
+    |d|, with one added to numerator and denominator; it is 1 for systems with equal scores.
 
     Approximate randomization: Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation
     and Significance Testing for MT". Two systems swap half of their outputs at random. p is the
@@ -110,7 +110,7 @@ class Resampling:
     kind: Literal["bs", "ar"]
     """The method: bs (bootstrap) or ar (approximate randomization), as in sacrebleu and in signatures."""
     n_samples: int
-    """Number of draws, 1 to `MAX_SAMPLES`; sacrebleu keeps all in memory, about 80 bytes per draw and line."""
+    """Number of draws, 1 to `MAX_SAMPLES`; sacrebleu keeps about 80 bytes per draw and line in memory."""
     seed: int = 12345
     """Random seed; at least 1, because 0 means no fixed seed in sacrebleu."""
 
@@ -127,7 +127,7 @@ class Resampling:
 
 
 def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
-    """Returns whether each reference is missing, i.e. empty while another one of the example is not."""
+    """Returns whether each reference is missing, i.e. empty although another reference of the example is not."""
     has_text = [any(map(str.strip, references)) for references in zip(*refs, strict=True)]
     return [
         [not line.strip() and other for line, other in zip(lines, has_text, strict=True)]
@@ -139,8 +139,8 @@ def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
 class Texts:
     """A system's output with references and sources.
 
-    Examples may have different numbers of references: an empty one counts as missing if another one
-    is not empty.
+    Examples may have different numbers of references: an empty reference counts as missing if another
+    reference of the example is not empty.
 
     Raises:
         DataError: there are no lines or references, or the numbers of lines differ.
@@ -148,7 +148,7 @@ class Texts:
 
     hyps: Sequence[str]
     refs: Sequence[Sequence[str]]
-    """`refs[r][i]` is reference `r` of example `i`; an empty one may be missing. See `references`."""
+    """`refs[r][i]` is reference `r` of example `i`; an empty one may count as missing."""
     sources: Sequence[str] | None = None
     """Sources, for metrics that need them."""
 
@@ -192,7 +192,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric in `METRICS`. Text metrics are `ExampleMetric`s, or a library runs their significance tests."""
+    """A metric in `METRICS`. A text metric is an `ExampleMetric`, unless a library runs its significance tests."""
 
     name: str
     """Name of the metric in options and recipes."""
@@ -209,7 +209,7 @@ class Metric:
     package: str = ""
     """The optional module that computes the metric, if any."""
     extra: str = ""
-    """The extra of nmtkit that installs this module."""
+    """nmtkit's extra that installs this module."""
 
     @property
     def installed(self) -> bool:
@@ -230,7 +230,7 @@ class TextMetric(Metric, ABC):
         options: Options,
         resampling: Resampling | None,
     ) -> list[list[Comparison]]:
-        """Scores systems with the same references with several metrics of one class, as `[metric][system]`.
+        """Scores systems that share their references with several metrics of one class; returns `[metric][system]`.
 
         The draws are the same for all systems; the first system is the baseline.
         """
@@ -251,7 +251,7 @@ def text_metric(name: str) -> TextMetric | None:
 
 
 def text_metrics(names: Iterable[str] | None = None) -> list[TextMetric]:
-    """Returns the text-comparing metrics among these names, by default all, sorted by name."""
+    """Returns the metrics with these names that compare texts; by default all of them, sorted by name."""
     metrics = [text_metric(name) for name in (METRICS.names() if names is None else names)]
     return [metric for metric in metrics if metric is not None]
 
@@ -262,8 +262,8 @@ def metric_names(given: Iterable[str]) -> list[str]:
     for name in given:
         if name == "comet":
             raise NmtkitError(
-                "COMET needs older libraries than nmtkit, so it runs in a separate environment; "
-                "`nmtkit guide second` shows how to score files with it"
+                "COMET requires older versions of some libraries than nmtkit does, so it must run in a "
+                "separate environment; `nmtkit guide second` shows how to score files with it"
             )
         members = [name] if text_metric(name) is not None else _family(name)
         names += [member for member in members if member not in names]
@@ -302,7 +302,7 @@ def score_texts(
     options: Options | None = None,
     resampling: Resampling | None = None,
 ) -> list[list[Comparison]]:
-    """Scores several systems with all named metrics, as `[system][metric]`, and compares them with the first."""
+    """Scores systems with all named metrics, and compares them with the first system; returns `[system][metric]`."""
     names = metric_names(metrics)
     classes: dict[type[TextMetric], list[TextMetric]] = {}
     for metric in text_metrics(names):

@@ -1,6 +1,7 @@
-"""BERTScore with its own library, which an extra of nmtkit installs.
+"""BERTScore, computed with its own library, which an extra of nmtkit installs.
 
-It uses a large pretrained model, which is downloaded on first use and runs on the first CUDA device or on the CPU.
+The metric uses a large pretrained model, which is downloaded on first use and runs on the first CUDA
+device or on the CPU.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ class ModelMetric(ExampleMetric):
 class BertScore(ModelMetric):
     """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
 
-    Uses the library's default layer, without idf weights and rescaling. The reference with the
+    Uses the library's default layer, without idf weights or rescaling. The reference with the
     highest F1 counts.
     """
 

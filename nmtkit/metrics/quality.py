@@ -23,8 +23,8 @@ from nmtkit.metrics.metric import METRICS, Metric, Score, Texts
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 MIN_FRAGMENT_WORDS = 3
-"""Number of words in a copied fragment that shows that its sentence was used; shorter fragments such as
-"of the" may be chance.
+"""Number of words that a copied fragment must share with a sentence for the sentence to count as used; shorter
+fragments, such as "of the", may be due to chance.
 """
 
 
@@ -56,15 +56,15 @@ class QualityReport:
     copied: float | None
     """Share of the summary's words in copied fragments: extractive coverage (Grusky et al. 2018, eq. 1)."""
     density: float | None
-    """Mean length in words, over the summary's words, of their fragments: extractive fragment
-    density (Grusky et al. 2018, eq. 2).
+    """Mean, over the summary's words, of the length of the copied fragment that contains the word:
+    extractive fragment density (Grusky et al. 2018, eq. 2).
     """
     repeated_trigrams: float | None
     """Share of the summary's trigrams that occur earlier in the same summary."""
     length_to_article: float | None
     """Words of all summaries divided by words of all articles, in percent."""
     length_to_reference: float | None
-    """The same for the references, using their mean length."""
+    """The same relative to the references; if there are several per summary, their mean length counts."""
     source_words: float | None
     """Share of the article's words in copied fragments."""
     source_sentences: float | None
@@ -75,13 +75,13 @@ class QualityReport:
 def quality(
     summaries: Sequence[str], articles: Sequence[str], references: Sequence[Sequence[str]] = ()
 ) -> QualityReport:
-    """Describes summaries based on their articles and reference lengths, `references[r][i]`.
+    """Describes summaries by comparison with their articles and the lengths of `references[r][i]`.
 
     See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator Networks"; Grusky, Naaman and
     Artzi 2018, "Newsroom: A Dataset of 1.3 Million Summaries with Diverse Extractive Strategies".
     """
     if not summaries:
-        raise DataError("there are no summaries to describe")
+        raise DataError("there are no summaries")
     for name, lines in [("articles", articles), *(("references", lines) for lines in references)]:
         if len(lines) != len(summaries):
             raise DataError(f"there are {len(summaries)} summaries, but {len(lines)} {name}")
@@ -174,7 +174,7 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
             ]
             length, place = max(
                 runs, default=(1, 1)
-            )  # of runs of equal length, the first in the article
+            )  # of the longest runs, the first in the article
             if runs:
                 fragments.append(range(-place, length - place))
             here += length
@@ -210,7 +210,7 @@ def term_recall(
 
     A word is a run of letters and digits, including ".", ",", ":", "/" and "-" between digits, so 5
     is not found in 3.5 or 2-5, but Smith is found in "Smith's". The words of a phrase must be
-    consecutive; punctuation between them is ignored. A repeated term of a summary counts once.
+    consecutive; punctuation between them is ignored. A term that is repeated for a summary counts once.
     `lowercase` ignores case.
     """
     if len(summaries) != len(terms):

@@ -30,13 +30,14 @@ class RougeScore(Score):
     """A ROUGE score: `value` is the mean F1 over examples; with several references, the best F1 counts."""
 
     precision: float
-    """Mean precision over examples, 0 to 100; `recall` likewise."""
+    """Mean precision over examples, 0 to 100."""
     recall: float
+    """Mean recall over examples, 0 to 100."""
 
 
 @dataclass(frozen=True)
 class RougeMetric(ExampleMetric):
-    """A ROUGE type of rouge-score. Several types are computed in one pass over the examples.
+    """A ROUGE type from rouge-score. Several types are computed in one pass over the examples.
 
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N,
     section 3.1 for ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over
@@ -116,7 +117,7 @@ def chosen_words(options: Options, refs: Sequence[Sequence[str]]) -> Literal["a-
 
 
 def _main_script(refs: Sequence[Sequence[str]]) -> str:
-    """Returns the script of most letters; empty without letters."""
+    """Returns the script of most letters; empty if there are no letters."""
     shares = script_shares(count_characters(line for lines in refs for line in lines))
     return next(iter(shares), "")
 
@@ -127,7 +128,7 @@ _UNSPACED_END = re.compile(r"(?<=[。！？｡।])\s*(?=\S)")
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
     """Returns precision, recall and F1 (last axis), 0 to 100, by type (axis 0) and example (axis 1)."""
-    # imported late: with its dependencies it takes as long to load as torch
+    # imported late, because loading it with its dependencies takes as long as loading torch
     from rouge_score.rouge_scorer import RougeScorer
 
     is_unicode = options.words == "unicode"
@@ -188,5 +189,5 @@ def _tokenizer(use_stemmer: bool) -> Any:
 
 @lru_cache(maxsize=1 << 18)
 def _stems(word: str) -> tuple[str, ...]:
-    """Returns the stem of a word of a-z and digits, unless it is empty."""
+    """Returns the stem of a word that consists of a-z and digits; no stem if it would be empty."""
     return tuple(_tokenizer(use_stemmer=True).tokenize(word))

@@ -31,7 +31,7 @@ class SeedSummary:
 
     @property
     def deviation(self) -> float | None:
-        """Sample standard deviation (divided by n-1); None for a single training run."""
+        """Sample standard deviation (with divisor n-1); None for a single training run."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 

@@ -19,12 +19,12 @@ SIGNIFICANCE_LEVEL = 0.05
 _CHUNK = 4_000_000
 """Number of examples drawn at once (32 MB)."""
 _ROUNDING = 1e-9
-"""Tolerance in points for sums of the same numbers in a different order."""
+"""Tolerance in points, because the same numbers may be added in a different order."""
 
 
 @dataclass(frozen=True)
 class ExampleMetric(TextMetric):
-    """A metric computed from means over examples of per-example figures."""
+    """A metric computed from the means of per-example figures."""
 
     @abstractmethod
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
@@ -35,7 +35,7 @@ class ExampleMetric(TextMetric):
         return means[..., 0]
 
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
-        """Returns options and version, with draws and seed of a significance test."""
+        """Returns the options and the version, and the draws and seed of a significance test, if any."""
         return (
             f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
         )
@@ -95,7 +95,7 @@ class ExampleMetric(TextMetric):
 
 
 def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.NDArray[np.float64]:
-    """Returns means over examples drawn with replacement, with equal draws for all systems and figures.
+    """Returns means over examples drawn with replacement, with the same draws for all systems and figures.
 
     `(systems, figures, examples)` -> `(draws, systems, figures)`.
     """
@@ -115,10 +115,11 @@ def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.
 def shuffled_means(
     values: npt.NDArray[np.float64], resampling: Resampling
 ) -> npt.NDArray[np.float64]:
-    """Returns the means of the first and each system after swapping a random half of their examples.
+    """Returns the means of the first system and of each system after swapping a random half of their examples.
 
     The same examples are swapped for all systems and figures. `(systems, figures, examples)` ->
-    `(draws, 2, systems, figures)`, the first system's at 0 and the other's at 1.
+    `(draws, 2, systems, figures)`; index 0 contains the first system's means, index 1 the
+    other system's.
     """
     n_systems, n_figures, n_examples = values.shape
     gaps = (values - values[0]).reshape(n_systems * n_figures, n_examples)
@@ -134,7 +135,7 @@ def shuffled_means(
 def _parts(
     resampling: Resampling, n_examples: int
 ) -> Iterator[tuple[int, int, np.random.Generator]]:
-    """Yields start and number of draws that fit into memory at once, with the common generator."""
+    """Splits the draws into parts that fit into memory; yields the start and size of each, and the generator."""
     random = np.random.default_rng(resampling.seed)
     at_once = max(1, _CHUNK // n_examples)
     for start in range(0, resampling.n_samples, at_once):

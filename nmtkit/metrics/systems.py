@@ -1,4 +1,4 @@
-"""Scores of one or more systems in the form of command output: tables, lines and JSON."""
+"""Scores of one or more systems, and notes on them, for the output of commands."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -94,7 +94,7 @@ _JAPANESE_SHARE = 0.1
 
 
 def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options: Options) -> str:
-    """Returns a warning if word-based metrics are used for a language without spaces; otherwise an empty string."""
+    """Returns a warning if word-based metrics are used for a language without spaces, otherwise an empty string."""
     script = unspaced_script_of_lines(lines)
     if not script:
         return ""
@@ -112,7 +112,7 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
     say = "says" if len(named) == 1 else "say"
     script = "Chinese" if script == "Han" else script
     text = (
-        f"{' and '.join(named)} {say} little about these texts, because {script} is written "
+        f"{' and '.join(named)} {say} little about the quality of these texts, because {script} is written "
         "without spaces between words"
     )
     if of_tokens:
@@ -148,7 +148,7 @@ def titles(paths: Sequence[str]) -> Sequence[str]:
 
 
 def named(path: str) -> str:
-    """Returns the name of a file in messages."""
+    """Returns the name by which messages refer to a file."""
     return STDIN if path == "-" else path
 
 

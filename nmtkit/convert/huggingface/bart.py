@@ -90,5 +90,5 @@ class Pegasus(BartLike):
     def positions(
         self, converter: CheckpointConverter, config: BartLikeConfig
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Accepts sinusoids, and positions that training has changed."""
+        """Accepts sinusoidal position embeddings, and embeddings that training has changed."""
         return converter.positions(config.d_model)

@@ -50,7 +50,7 @@ _NAMES = WeightNames(
     }
 )
 _OUTPUT_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
-"""The two names of the output bias, which is tied."""
+"""The two names under which a file may store the output bias."""
 _UNREAD = [
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",

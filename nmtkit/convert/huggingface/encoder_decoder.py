@@ -1,4 +1,4 @@
-"""Settings, token matrices and BART's layers, which the encoder-decoder families of `transformers` share.
+"""Settings, token matrices and layers that the encoder-decoder families of `transformers` share.
 
 Marian, mBART, M2M100 and Pegasus derive from BART: their layers have the same names and settings.
 """
@@ -47,12 +47,12 @@ def convert_words(
     ties_output: bool = True,
     ties_sides: bool = True,
 ) -> dict[str, Tensor]:
-    """Returns embeddings and output layer by our names.
+    """Returns the embeddings and the output layer under our names.
 
-    The file contains a tied matrix under only one of its names, because `safetensors` refuses to
-    write it twice. `shared` is its name if source and target share an embedding (`ties_sides`).
-    `ties_output` is whether an output layer that is missing from the file equals the target
-    embedding.
+    A file contains a tied matrix under only one of its names, because `safetensors` refuses to write
+    a tensor twice. `shared` is another name for an embedding that source and target share
+    (`ties_sides`). With `ties_output`, an output layer that is missing from the file equals the
+    target embedding.
     """
     names = converter.names
     encoder = names.theirs("src_embedding.weight")
@@ -134,7 +134,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "activation_dropout": ("activation_dropout",),
     "scale_embeddings": ("scale_embedding",),
 }
-"""Their names of our settings, used in both directions; where there are two names, the values are equal."""
+"""The names of our settings in `transformers`; where there are two names, their values must be equal."""
 
 SHARED_EMBEDDING = "model.shared.weight"
 BART_LIKE_ROWS: dict[str, Row] = {
@@ -187,7 +187,7 @@ def convert_bart_like(
     form: Mapping[str, Any],
     tables: Mapping[str, Tensor],
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """Returns a model's settings and weights; `form` has the settings that depend on the family.
+    """Returns a model's settings and weights; `form` contains the settings that depend on the family.
 
     `tables` are position tables under our names.
     """
@@ -279,7 +279,7 @@ class BartLike(Family):
 
 
 def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
-    """Returns weights by their names in a model with an output layer; BartModel files lack the prefix."""
+    """Renames weights as in a model with an output layer; files of BartModel lack the prefix `model.`."""
     names = {}
     for name in weights.shapes:
         is_whole = name.startswith(("model.", "lm_head.", "final_logits_bias"))

@@ -1,7 +1,7 @@
-"""Exports an imported model, fine-tuned or not, in the `transformers` format of its import.
+"""Exports an imported model, fine-tuned or not, in the `transformers` format that it was imported from.
 
-`import` keeps the settings and tokenizer of the imported folder in the run. Weights get their
-original names and rows back, with the same tables of names and the tokenizer's row of each token.
+`import` keeps the settings and tokenizer of the imported folder in the run. The tables of names used
+by the import, and the tokenizer's row of each token, restore the weights' original names and rows.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_public_huggingface(
     settings["dtype"] = "float32"
     if (
         tokenizers.config.source_prefix
-    ):  # `import` and the pipelines of `transformers` look for it here
+    ):  # `import` and the pipelines of `transformers` read the prefix here
         settings["task_specific_params"] = {
             recipe.task: {"prefix": tokenizers.config.source_prefix}
         }
@@ -93,7 +93,7 @@ def _generation_config(
     settings["pad_token_id"] = config.get("pad_token_id", rows[PAD])
     settings["eos_token_id"] = rows[EOS]
     settings["forced_eos_token_id"] = rows[EOS] if search.effective_at_limit == "end" else None
-    if "src" not in tokenizers:  # as GPT-2
+    if "src" not in tokenizers:  # for example GPT-2
         return settings
     settings["decoder_start_token_id"] = rows[BOS]
     first_tokens = tokenizer.first_tokens()

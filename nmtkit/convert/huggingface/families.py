@@ -1,4 +1,4 @@
-"""The interface of a `transformers` model family: reads its folders and returns weights by public names."""
+"""The interface of a `transformers` model family: reads its folders and returns weights under public names."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-"""Our names of the activations."""
+"""Our names for the activations of `transformers`."""
 
 _OUTPUT_BIAS = "output.bias"
 _WORDS = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
 
 
 class PublicWeights:
-    """The weights of an imported model; its token rows can be reordered as in the public model."""
+    """The weights of an imported model, with methods to restore the public model's names and row order."""
 
     def __init__(self, model: Model, tokenizer: HuggingFaceTokenizer, size: int) -> None:
         self.weights = get_weights(model)
@@ -58,9 +58,9 @@ class PublicWeights:
         for ids in self._shared_rows:
             if not bool((matrix[ids] == matrix[ids[0]]).all()):
                 raise NmtkitError(
-                    f"{name}: tokens that share a vector in the public model have different "
-                    "vectors here, e.g. after training with training.shard or an older version; "
-                    "use --to safetensors"
+                    f"{name}: tokens that share a vector in the public model have different vectors "
+                    "in this model, for example after training with training.shard or with an older "
+                    "version of nmtkit; use --to safetensors"
                 )
         public = matrix.new_zeros(self.size, matrix.shape[1])
         has_row = self._rows < self.size

@@ -125,7 +125,7 @@ class GenerationConfig(ExternalSettings):
         if self.renormalize_logits:
             never_written = never_written | self.suppressed_tokens
         ignored = self._ignored(folder, never_written)
-        if min_tokens >= max_tokens:  # then none of their outputs ends by itself
+        if min_tokens >= max_tokens:  # then `generate` truncates all outputs
             ignored.append("min_length")
         notes = []
         if ignored:
@@ -190,9 +190,9 @@ def generation_file(folder: Path) -> Path:
 def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict[str, Any]]:
     """Returns a folder's settings and the content of `config.json`.
 
-    Generation settings in `config.json` apply only if there is no `generation_config.json`. Those
-    of the `variant`, a task in `task_specific_params`, override both. Errors name the file that
-    contains the value.
+    Generation settings in `config.json` apply only if there is no `generation_config.json`. The
+    settings of the `variant`, a task in `task_specific_params`, override those in either file.
+    Errors name the file that contains the value.
     """
     place = folder / "config.json"
     content = read_json(place, dict)
@@ -229,8 +229,8 @@ def read_variants(
 ) -> dict[str, TaskVariant]:
     """Returns the tasks in `task_specific_params` of `config.json` that nmtkit supports.
 
-    T5, which was trained for several tasks, has a prefix for each. The arguments are as in
-    `search_settings`.
+    T5, for example, was trained for several tasks, each with its own prefix. `maps` and
+    `never_written` are as in `search_settings`.
     """
     place = folder / "config.json"
     named = read_json(place, dict).get(_VARIANTS) or {}

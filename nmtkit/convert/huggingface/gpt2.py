@@ -113,7 +113,7 @@ class GPT2(Family):
 
 
 def _convert_words(config: GPT2Config, converter: CheckpointConverter) -> dict[str, Tensor]:
-    """Returns embedding and output layer by our names; a tied matrix may have either name in the file."""
+    """Returns the embedding and the output layer under our names; a tied matrix may have either name in the file."""
     embedding_names = [_NAMES.theirs("tgt_embedding.weight")]
     if config.tie_word_embeddings:
         embedding_names.append(_OUTPUT)
@@ -127,7 +127,7 @@ def _convert_words(config: GPT2Config, converter: CheckpointConverter) -> dict[s
 
 
 def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
-    """Returns weights by their names in a model with an output layer, without the masks of older folders."""
+    """Renames weights as in a model with an output layer, and omits the masks in older folders."""
     names = {}
     for name in weights.shapes:
         if name.endswith((".attn.bias", ".attn.masked_bias")):

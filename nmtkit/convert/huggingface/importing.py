@@ -31,14 +31,14 @@ def read_huggingface(folder: Path) -> ImportedModel:
         remedy = f"{_advice(model_type)}; supported: {', '.join(FAMILIES.names())}"
         raise unsupported(place, f"models of type {shorten(model_type)!r}", remedy)
     if model_type == "pegasus" and (folder / "source.spm").exists():
-        model_type = "marian"  # `export` writes such a model with Marian's tokenizer
+        model_type = "marian"  # `export` writes Pegasus models with Marian's tokenizer
     imported = FAMILIES.get(model_type)().read(folder)
     source = f"specified in the model's {generation_file(folder).name}"
     return replace(imported, licence=_license_of(folder), search_source=source)
 
 
 def _advice(model_type: str) -> str:
-    """Returns what to use instead of a model of this type."""
+    """Returns alternatives to models of this type."""
     if any(name in model_type for name in _NOT_TEXT):
         return "use transformers"
     if model_type in _LONG_READERS:
@@ -47,9 +47,7 @@ def _advice(model_type: str) -> str:
         return "use transformers, or import NLLB, M2M100, OPUS-MT or T5"
     if any(name in model_type for name in _ENCODERS):
         return "use transformers, or import BERT"
-    return (
-        "use transformers, vLLM or llama.cpp, because GPT-2 is the newest supported language model"
-    )
+    return "use transformers, vLLM or llama.cpp; GPT-2 is the only supported language model"
 
 
 def _license_of(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Marian models (Junczys-Dowmunt et al. 2018), such as OPUS-MT, and our Transformers as Marian models.
+"""Imports Marian models (Junczys-Dowmunt et al. 2018), such as OPUS-MT, and exports our Transformers in this format.
 
 Marian normalizes after each sub-layer. A pre-norm Transformer becomes a Pegasus model with Marian's
 tokenizer, since Pegasus is pre-norm.
@@ -61,13 +61,13 @@ _ARCHITECTURES = {
     "pre": ("pegasus", "PegasusForConditionalGeneration"),
     "post": ("marian", "MarianMTModel"),
 }
-"""Model type and class of `transformers` for post-norm and pre-norm layers."""
+"""Model type and class in `transformers` for pre-norm and post-norm layers."""
 _NORMS = {model_type: norm for norm, (model_type, _) in _ARCHITECTURES.items()}
 
 
 @FAMILIES.register("marian")
 class Marian(Family):
-    """Converts folders of MarianMTModel, and those that `nmtkit export` writes."""
+    """Converts folders of MarianMTModel, and folders written by `nmtkit export`."""
 
     model_type = "marian"
 
@@ -166,7 +166,7 @@ def _padding_rows(weights: ExternalWeights) -> set[int]:
 
 
 def _source_map(folder: Path, config: BartLikeConfig) -> VocabularyMap:
-    """Returns the vocabulary of a source that does not share the target's."""
+    """Returns the source vocabulary if it is not shared with the target."""
     path = folder / "vocab.json"
     tokens = _read_tokens(path, config.vocab_size)
     ids = {token: row for row, token in tokens.items()}
@@ -186,7 +186,7 @@ def _read_tokens(path: Path, size: int) -> dict[int, str]:
         if type(row) is not int or not 0 <= row < size or row in tokens:
             fault = f"token {shorten(repr(token))} has id {shorten(repr(row))}"
             raise CheckpointError(
-                f"{path}: {fault}, which is not between 0 and {size - 1} or belongs to another "
+                f"{path}: {fault}, which is out of range (0 to {size - 1}) or belongs to another "
                 "token"
             )
         tokens[row] = token
@@ -228,15 +228,15 @@ def _require_pieces(tokenizers: Tokenizers) -> None:
         text = "lower-cased text" if has_pieces else "words"
         raise NmtkitError(
             f"huggingface does not support this tokenizer ({text}); use --to safetensors, or train "
-            "with a bpe or unigram tokenizer that keeps case"
+            "with a bpe or unigram tokenizer that preserves case"
         )
 
 
 def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Returns the network in the format of `transformers`: the settings of `config.json`, and float32 weights.
 
-    The model must be unchanged since training, not prepared for inference; `positions` is the
-    number of positions.
+    The model must be as it was trained, not prepared for inference; `positions` is the number of
+    positions.
     """
     config = require_convertible(model.config, "huggingface")
     weights = plain_weights(model)
@@ -298,7 +298,7 @@ def _settings(config: TransformerConfig, positions: int) -> dict[str, Any]:
 
 
 def _generation_config(search: SearchConfig, positions: int) -> dict[str, Any]:
-    """Returns the settings of `generate` closest to the recipe's; it has no limit relative to the source length."""
+    """Returns the closest settings of `generate`, which cannot limit the output relative to the source length."""
     never_written = [PAD, BOS]
     if search.forbid_unknown:
         never_written.append(UNK)
@@ -325,6 +325,6 @@ def _tokenizer_config(tokenizers: Tokenizers, positions: int) -> dict[str, Any]:
         "eos_token": SPECIALS[EOS],
     }
     tags = tokenizers.src.vocabulary.specials
-    if tags:  # otherwise text could not contain them
+    if tags:  # otherwise the tokenizer would not recognize them in text
         settings["additional_special_tokens"] = [*tags]
     return settings

@@ -18,12 +18,12 @@ from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 REMEDY = (
     "download the folder again, or create tokenizer.json by loading and saving the tokenizer with "
-    "AutoTokenizer of transformers"
+    "AutoTokenizer from transformers"
 )
 _CONFIG = "tokenizer_config.json"
 _MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>", "<mask>")
 _FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-"""The first tokens of fairseq's dictionaries, which mBART, NLLB and M2M100 were trained with."""
+"""The first tokens in fairseq's dictionaries, with which mBART, NLLB and M2M100 were trained."""
 _M2M100_LANGUAGES = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi "
     "hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne "
@@ -112,14 +112,14 @@ class _OlderTokenizer:
 
     @property
     def around(self) -> list[str]:
-        """Returns the template's tokens."""
+        """Returns the tokens that the template adds to a text."""
         return [token for token in self.template.split() if token != "$A"]
 
 
 def older_content(
     folder: Path, settings: TokenizerSettings, model_type: str
 ) -> tuple[Path, dict[str, Any]]:
-    """Returns a tokenizer file and the equivalent content of `tokenizer.json`."""
+    """Returns the path of a tokenizer file, and the equivalent content of `tokenizer.json`."""
     readers = {
         "vocab.txt": _word_piece,
         "merges.txt": _byte_level,
@@ -159,7 +159,7 @@ def older_content(
 
 
 def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettings) -> None:
-    """Rejects a template that contains an unknown language or end token."""
+    """Rejects a template that contains a language or end token that the tokenizer lacks."""
     place = path.with_name(_CONFIG)
     lists_languages = bool(
         settings.additional_special_tokens or settings.extra_special_tokens or made.specials
@@ -228,7 +228,7 @@ def _read_pieces(path: Path) -> _SentencePieceModel:
         raise ValueError("this is not a SentencePiece model") from fault
     pieces: list[Piece] = []
     parts: dict[int, dict[int, Any]] = {}
-    # The field numbers are those of ModelProto and of the messages in it.
+    # The field numbers are defined by ModelProto and the messages it contains.
     for model_field in decode_fields(content):
         if model_field.number == 1:
             values = last_values(model_field.value)

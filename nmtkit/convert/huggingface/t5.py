@@ -24,7 +24,7 @@ from nmtkit.models.t5 import T5Config
 
 _SHARED_EMBEDDING = "shared.weight"
 _UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
-"""Tensors that only the first published files contain."""
+"""Tensors that only the earliest published files contain."""
 _ROWS: dict[str, Row] = {
     "src_embedding.weight": "encoder.embed_tokens.weight",
     "tgt_embedding.weight": "decoder.embed_tokens.weight",

@@ -44,9 +44,9 @@ def read_tokenizers(
 
     `special` are the ids or tokens of padding, the decoder's first input and the end. The tokens
     that the template adds around a text become affixes of all texts, except for the first input and
-    the end, which are always added. A token `first` begins only
-    outputs of models with a source. In mBART-25, whose template puts the source language after the
-    end, the target language is the decoder's first input.
+    the end, which are always added. In models with a source, a token `first` begins every output.
+    mBART-25's template puts the source language after the end, and its decoder's first input is the
+    target language.
     """
     settings = read_settings(folder)
     place = folder / "tokenizer.json"
@@ -62,7 +62,7 @@ def read_tokenizers(
         model["dropout"] = None
         for token in content["added_tokens"]:
             if SENTINEL.fullmatch(token["content"]):
-                token["special"] = False  # non-special tokens are found in text
+                token["special"] = False  # so that the token is recognized in text
         text = json.dumps(content, ensure_ascii=False)
         tokenizer = parse_tokenizer(text)
         ids = tokenizer.get_vocab()
@@ -71,7 +71,7 @@ def read_tokenizers(
         last = max(*ids.values(), pad, start, end, first or 0)
         if last >= size:
             raise ValueError(
-                f"the tokenizer has an id {last}, but the weights have only {size:,} tokens"
+                f"a token has the id {last}, but the weights have rows for only {size:,} tokens"
             )
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {REMEDY}") from fault
@@ -85,12 +85,12 @@ def read_tokenizers(
     first_language = None
     start_is_language = start in languages
     if model_type == "mbart" and template.ids[-1] in languages:
-        # If the folder's settings name no language, the language of the template is a placeholder.
+        # If the settings do not specify a language, the language in the template is a placeholder.
         first_language = start if start_is_language else template.ids[-1]
         start = first_language
     map_ = map_vocabulary(place, shown, (pad, start, end, unknown), size, further=further)
     rows, tokens = map_.rows.tolist(), map_.vocabulary.tokens
-    named = dict(zip(rows, tokens, strict=True))  # the end token, if several tokens share a row
+    named = dict(zip(rows, tokens, strict=True))  # a shared row gets the last token, the end
     before = [named[row] for row in template.ids[: marks.index(0) if 0 in marks else 0]]
     marked = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark]
     after = marked[len(before) :]
@@ -137,7 +137,7 @@ def _names_of_rows(tokenizer: Any, size: int, mask: str | None) -> tuple[dict[in
 
 
 def _special_name(row: int, name: str, mask: str | None) -> str:
-    """Returns our name of a special token."""
+    """Returns our name for a special token."""
     if name == mask:
         return _MASK
     if name in SPECIALS or name.split() != [name] or WORD_START in name:
@@ -150,8 +150,8 @@ def _with_open_languages(
 ) -> dict[str, dict[str, list[str]]]:
     """Returns a multilingual model's affixes, with `LANGUAGE` where the folder does not fix the language.
 
-    A source language without a target language is only the library's default, and hardly the
-    language of the user's text.
+    If the folder specifies a source language but no target language, the source language is only the
+    library's default, which is probably not the language of the user's text.
     """
     target = {place: [*tokens] for place, tokens in around["tgt"].items()}
     if not (names | {LANGUAGE}) & {*chain(*target.values())}:
@@ -173,7 +173,7 @@ def _require_bytes(tokenizer: Any, ids: Mapping[str, int]) -> None:
 
 
 def _shown_names(tokenizer: Any, size: int) -> dict[int, str]:
-    """Returns a name for each token, with "▁" at word starts; its own name if that one is empty or taken."""
+    """Returns a unique name for each token, with "▁" at word starts; falls back to its original or an empty name."""
     kind, shown, taken = type(tokenizer.decoder).__name__, {}, set[str]()
     for row in range(size):
         own = name = tokenizer.id_to_token(row) or ""
