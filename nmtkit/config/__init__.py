@@ -1,8 +1,8 @@
 """Recipes: a recipe contains all settings of one experiment in one file, and no logic.
 
 With `extends:`, a recipe inherits from one other file and contains only what differs; `--set KEY=VALUE` uses the same
-parser. Training in stages is a list of partial recipes. Each is merged into the complete recipe, and the result is
-checked.
+parser. Stages of training are a list of partial recipes. Each stage is merged into the complete recipe, and the result
+is validated.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nmtkit.config.loading import run_name as run_name
     from nmtkit.config.schema import Recipe as Recipe
 
-# Names are imported on first use, because `--help` and completion read only the tasks in this package.
+# Names are imported on first use, because `--help` and completion need only the tasks in this package.
 __getattr__ = lazy_names(
     __name__,
     {

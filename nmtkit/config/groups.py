@@ -1,4 +1,4 @@
-"""Groups of a recipe: stages of training, `evaluation`, and the tags of corpora as special tokens."""
+"""Groups of a recipe: `stages` and `evaluation`; also turns languages of corpora into affixes or special tokens."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -21,25 +21,27 @@ from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 
 STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
-"""The groups that a stage may change, in addition to the task."""
+"""The keys of a recipe that a stage may change: the task, and groups of settings."""
 MAX_STAGES = 100
-"""The maximum number of stages; each is a whole recipe."""
+"""Maximum number of stages; each one is expanded to a complete recipe."""
 
 
 class Stage(Settings):
     """One stage of training, which changes settings of the recipe. Its updates, epochs and minutes start at zero.
 
-    A stage starts from the best weights of the previous stage, and has its own data order. Parts that are new in the
-    model are initialized as in a new model. The optimizer keeps its state if its kind stays the same. A time limit in
-    the recipe, rather than in a stage, applies to all stages together.
+    A stage starts from the best weights of the previous stage, and has its own data order. Parts of the model that did
+    not exist before are initialized as in a new model. The optimizer keeps its state if its kind stays the same. A time
+    limit in the recipe, rather than in a stage, applies to all stages together.
     """
 
     name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
     """Name of the stage: letters, digits, - and _."""
     task: str | None = None
-    """A different task, such as language-modelling for pretraining; the last stage has the task of the recipe."""
+    """Task of this stage, such as language-modelling for pretraining. Default: the task of the recipe. The last stage
+    must have the task of the recipe."""
     data: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `data` that change; train and valid are replaced as a whole. Different text is stored separately."""
+    """Settings of `data` that change; train and valid are replaced as a whole. Text that differs from the recipe's is
+    stored separately."""
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model that change; `kind` and all sizes stay the same."""
     batch: dict[str, Any] = Field(default_factory=dict)
@@ -49,14 +51,14 @@ class Stage(Settings):
     search: dict[str, Any] = Field(default_factory=dict)
     """Settings of `search` that change."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `evaluation` that change; the test after training uses those of the recipe."""
+    """Settings of `evaluation` that change; the test after training uses the settings of the recipe."""
 
     def changes(self) -> dict[str, Any]:
         """Returns the changed settings by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
     def with_storage_settings(self, whole: Any) -> "Stage":
-        """Adds the storage settings of the stage's complete recipe, `whole`, so that it can be merged into another."""
+        """Adds the storage settings of the stage's complete recipe `whole`; the stage then fits into other recipes."""
         limits = whole.data.model_dump(include={"max_length", "max_tgt_length"})
         own = {"data": {**self.data, **limits}, "model": whole.model.model_dump(exclude={"kind"})}
         return self.model_copy(update=own)
@@ -104,7 +106,7 @@ def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any
 
 
 def _named_metrics(evaluation: Any) -> list[str] | None:
-    """Returns the metrics in `evaluation`, if any, or None if the settings are invalid."""
+    """Returns the metrics that `evaluation` lists, possibly none, or None if the settings are invalid."""
     if not isinstance(evaluation, Mapping):
         return None
     try:
@@ -116,7 +118,7 @@ def _named_metrics(evaluation: Any) -> list[str] | None:
 def with_best_metric(given: Any) -> Any:
     """Returns the values of a recipe, including the metric that selects the best checkpoint.
 
-    By default, it is the metric of the task. Invalid values stay as they are; the check of their group reports them.
+    The default is the metric of the task. Invalid values are left unchanged; validation of their group reports them.
     """
     if not isinstance(given, dict):
         return given
@@ -161,7 +163,7 @@ class EvaluationConfig(Settings):
 
     @property
     def options(self) -> Options:
-        """Returns the options with which metrics read text."""
+        """Options for preparing text before metrics compare it."""
         return Options(tokenize=self.tokenize, lowercase=self.lowercase)
 
     @field_validator("metrics")
@@ -174,7 +176,7 @@ class EvaluationConfig(Settings):
 
 
 def with_languages_of_corpora(given: Any) -> Any:
-    """Returns the values of a recipe with the languages of its corpora put where its tokenizer needs them.
+    """Returns the values of a recipe, with the languages of its corpora moved to where the tokenizer needs them.
 
     An imported multilingual model has a token for each language. The languages become `tokenizer.affixes`, or stay with
     each file if there is more than one direction. For other models, the languages become tags, such as <2de>. A
@@ -197,7 +199,7 @@ def with_languages_of_corpora(given: Any) -> Any:
         TypeError,
         KeyError,
         AttributeError,
-    ):  # the error is raised when the group is checked
+    ):  # the error is raised when the group is validated
         return given
     if names:
         return _in_directions_of_corpora(given, splits, names)
@@ -274,7 +276,7 @@ def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:
         for tags in files.tags if isinstance(files, SplitFiles) else ():
             if unknown := [tag for tag in tags.split() if tag not in tokenizer.specials]:
                 raise ValueError(
-                    f"`data.{split}`: the tokenizer has no tag {unknown[0]} (its special tokens: "
+                    f"`data.{split}`: the tokenizer has no special token for the tag {unknown[0]} (special tokens: "
                     f"{shorten(', '.join(tokenizer.specials), 200) or 'none'}); remove the tag, or use it in "
                     "data.train and train a new tokenizer"
                 )

@@ -1,6 +1,6 @@
-"""What a recipe may contain: the kinds of a group with their keys, and the values of keys with choices.
+"""Lists what a recipe may contain: the kinds of each group with their keys, and the values of keys with choices.
 
-All this is derived from the types of the settings, the registries and the docstrings of the registered objects.
+All of this is derived from the types of the settings, the registries and the docstrings of the registered objects.
 """
 
 import inspect
@@ -44,7 +44,7 @@ class RecipeKey:
     meaning: str
 
     def is_named(self, keys: str) -> bool:
-        """Returns whether a dotted path is that of this key, its group, or a kind of the group (`model.rnnsearch`)."""
+        """Returns whether a dotted path refers to this key, its group, or a kind of the group (`model.rnnsearch`)."""
         group, _, name = self.path.rpartition(".")
         paths = [self.path, *(f"{group}.{kind}.{name}" for kind in self.kinds)]
         return any(f".{keys}." in f".{path}." for path in paths)
@@ -53,7 +53,7 @@ class RecipeKey:
 def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
     """Returns the choices of a dotted key: the kinds of a group, or the values of a key; empty if there are none.
 
-    `kinds` limits the kinds of its group, as in `RecipeKey.kinds`; if it is empty, all kinds are included.
+    `kinds` restricts the kinds of the key's group, as in `RecipeKey.kinds`; if empty, all kinds are included.
     """
     *above, last = key.split(".")
     if last == KIND and above and (listed := choices(".".join(above))):
@@ -67,7 +67,7 @@ def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
 
 
 def all_keys() -> list[RecipeKey]:
-    """Returns all keys that a recipe may have, including those of all kinds, and `kind` once for each group.
+    """Returns all keys that a recipe may have, including the keys of all kinds, and `kind` once for each group.
 
     A key that is identical in several kinds of a group is listed once.
     """
@@ -122,7 +122,7 @@ def _owners(path: Sequence[str]) -> list[Any]:
 
 
 def _kind(group: Any) -> str:
-    """Returns the name of one of several kinds of a group; empty if there is only one kind."""
+    """Returns the name of the kind that a settings class represents; empty if its group has no kinds."""
     field = group.model_fields.get(KIND)
     return str(field.default) if field is not None and len(get_args(field.annotation)) == 1 else ""
 
@@ -154,7 +154,7 @@ def _members(field: Any) -> list[KeyChoice]:
 
 
 def _values(annotation: Any) -> list[KeyChoice]:
-    """Returns the values that a type lists, if any, and a phrase for the other values that it allows."""
+    """Returns the values that a type lists, if any, and a phrase for each kind of other values that it allows."""
     parts = list(_parts(annotation))
     if not any(get_origin(part) is Literal or part is bool for part in parts):
         return []

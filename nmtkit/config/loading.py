@@ -51,13 +51,13 @@ class Layer:
         return Layer(data, {**kept, **upper.places}, self.name)
 
     def expand_shorthands(self, kind: str) -> "Layer":
-        """Replaces a model key that sets several others with those keys, so that each can be overridden."""
+        """Replaces each model key that is short for several keys with those keys, so that each can be overridden."""
         given, places = self.data.get("model"), dict(self.places)
         if not kind or not isinstance(given, dict):
             return self
         model = dict(given)
         for short, keys in MODELS.get(kind).Config.shorthands.items():
-            both = model.keys() & {*keys}  # an error, which is reported by the check
+            both = model.keys() & {*keys}  # an error, which validation reports
             if model.get(short) is None or both:
                 continue
             model |= dict.fromkeys(keys, model.pop(short))
@@ -98,7 +98,7 @@ def _kind_of_model(layer: Layer) -> str:
 
 
 def bundled(presets: bool = False) -> list[str]:
-    """Returns the names of the recipes that come with nmtkit, without presets, or only the presets."""
+    """Returns the names of the recipes that come with nmtkit: only presets, or all other recipes."""
     names = sorted(path.stem for path in bundled_path("recipes").glob("*.yaml"))
     return [name for name in names if name.startswith(PRESET) == presets]
 
@@ -110,7 +110,7 @@ def any_text(preset: str) -> list[str]:
 
 
 def locate(recipe: str) -> Path:
-    """Returns the file of a recipe, given its path or the name of a recipe that comes with nmtkit."""
+    """Returns the file of a recipe; `recipe` is a path, or the name of a recipe that comes with nmtkit."""
     path = Path(recipe)
     if os.path.isfile(path):  # also False if the name is too long for a file name
         return path
@@ -120,7 +120,7 @@ def locate(recipe: str) -> Path:
         return ours
     near = difflib.get_close_matches(name, [*bundled(), *bundled(presets=True)], n=3, cutoff=0.0)
     raise RecipeError(
-        f"recipe not found: there is no file {shorten(repr(recipe))}, and nmtkit has no recipe of that name; "
+        f"recipe not found: there is no file {shorten(repr(recipe))}, and nmtkit has no recipe with that name; "
         f"the closest names are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
     )
 
@@ -131,7 +131,9 @@ def _read(
     """Reads a recipe's file and merges it into the recipe it extends; with `in_folder`, text paths stay relative."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
-        raise RecipeError(f"{path}: `extends` forms a cycle ({chain}); remove one of the links")
+        raise RecipeError(
+            f"{path}: `extends` forms a cycle ({chain}); remove one of these references"
+        )
     if path.name in ("recipe.yaml", "chosen.yaml"):  # files in the folder of a run
         load_copy(path.parent)
     data, places = translate(*load_yaml(path), str(path), trained)
@@ -155,10 +157,10 @@ def _read(
 
 
 def _inherited(extended: Layer, own: Layer) -> Layer:
-    """Returns the part of a recipe that another recipe inherits when it extends it.
+    """Returns the part of the recipe `extended` that the recipe `own` inherits.
 
     Name and description are not inherited, because a run with the name of another recipe would be written to the folder
-    of that recipe. A test set belongs to its training text, so a recipe with its own `data.train` does not inherit it.
+    of that recipe. A test set belongs to its training text, so a recipe with its own `data.train` inherits no test set.
     """
     inherited = extended.only(extended.data.keys() - {"name", "description"})
     data = inherited.data.get("data")
@@ -172,7 +174,7 @@ def _inherited(extended: Layer, own: Layer) -> Layer:
 
 
 def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
-    """Resolves the paths of files, relative to the recipe's folder or else to the current folder."""
+    """Resolves the paths of files relative to the recipe's folder, or else to the current folder."""
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
@@ -184,7 +186,7 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
             files = _value_at(one, keys)
             if isinstance(files, list) and len(keys) > 1:
-                with suppress(ValueError):  # errors are reported when the settings are checked
+                with suppress(ValueError):  # errors are reported when the settings are validated
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
             if isinstance(files, dict) and not (has_folder and keys in splits):
                 files.update(
@@ -247,7 +249,7 @@ def _over_run(layer: Layer) -> Layer:
         place = layer.places.get(("init_from", key)) or layer.places.get(("init_from",), layer.name)
         raise RecipeError(
             f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe itself has no "
-            f"{' and no '.join(needed)}; set it to a run, or resume with the recipe.yaml of the run that was started"
+            f"{' and no '.join(needed)}; set `init_from` to a run, or resume with the recipe.yaml of the started run"
         )
     read = _read(path)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
@@ -270,7 +272,7 @@ def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = False) -> Recipe:
-    """Loads a recipe with the recipes that it extends, and applies overrides.
+    """Loads a recipe and the recipes that it extends, and applies overrides.
 
     Args:
         recipe: a file, or the name of a bundled recipe.
@@ -289,7 +291,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = Fals
     data = {"name": path.stem, **layer.data}
     _settle_folders(
         data, Path()
-    )  # for paths in --set; those of the recipe's files are already absolute
+    )  # for paths in --set; the paths in the recipe's files are already absolute
     return _checked(_over_run(replace(layer, data=data)))
 
 
@@ -321,7 +323,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
             )
         if len(keys) == 2:
             raise RecipeError(
-                f"--set {text}: the key of the stage is missing, for example "
+                f"--set {text}: specify which key of the stage to set, for example "
                 f"stages.{keys[1]}.training.lr=0.001"
             )
         stage = layer.stage(number)
@@ -348,7 +350,7 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
         not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))
     ):
         raise RecipeError(
-            f"--set {text}: the key above `{key}` has a single value, not a group of keys"
+            f"--set {text}: `{key}` cannot be set, because a key above it has a plain value instead of a group of keys"
         )
     place = f"--set {text}"
     places: dict[KeyPath, str] = {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}
@@ -363,8 +365,8 @@ def _value_at(group: Any, keys: Sequence[str]) -> Any:
 
 
 def _checked(layer: Layer) -> Recipe:
-    """Returns the recipe if it and all its stages, merged into it, are valid; otherwise raises all errors."""
-    # Comes before the stages are merged in, so that a saved recipe, which has all defaults, gives them the same metric.
+    """Validates a recipe, and each stage merged into it; raises a RecipeError that lists all errors."""
+    # Done before stages are merged in, so that they get the same metric as from a saved recipe, which has all defaults.
     layer = replace(layer, data=with_best_metric(layer.data))
     layers = [layer]
     listed = layer.data.get("stages")
@@ -399,6 +401,7 @@ def _checked(layer: Layer) -> Recipe:
     first = recipes[0].tokenizer.specials
     if new := [tag for one in recipes for tag in one.tokenizer.specials if tag not in first]:
         raise RecipeError(
-            f"{layer.name}: `stages`: the tag {new[0]} is used only in a stage; add the tag to `tokenizer.specials`"
+            f"{layer.name}: `stages`: the tag {new[0]} is used only in a stage, so the tokenizer has no token "
+            "for it; add the tag to `tokenizer.specials`"
         )
     return recipes[0]

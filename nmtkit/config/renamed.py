@@ -1,8 +1,8 @@
 """Recipe keys of earlier versions and their replacements.
 
 All recipes are passed through `translate`: files, the files they extend, `--set`, and the recipes of saved runs. The
-recipe of a saved run contains every key of its version of nmtkit, so most removed keys have harmless values. The
-settings of a run for decoding, `inference.json`, are a copy of parts of its recipe; if they contain keys of an earlier
+recipe of a saved run contains every key of the nmtkit version that wrote it, so most removed keys in it have harmless
+values. A run's settings for decoding, `inference.json`, are copied from its recipe; if they contain keys of an earlier
 version, the recipe is read instead.
 """
 
@@ -48,14 +48,14 @@ class Moved:
 
 @dataclass(frozen=True)
 class Removed:
-    """A key that was removed. Its harmless values, which describe what nmtkit now always does, are dropped."""
+    """A key that was removed. It is dropped if its value is harmless, i.e. describes what nmtkit now always does."""
 
     key: str
     harmless: tuple[Any, ...]
     remedy: str
-    """What to do if the key has a different value."""
+    """What to do if the key has any other value."""
     kinds: tuple[str, ...] = ()
-    """The kinds of models that lost the key; if empty, all kinds."""
+    """The kinds of model that lost the key; if empty, all kinds."""
 
 
 def _brackets(is_set: Any) -> Any:
@@ -141,34 +141,44 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed(
         "training.objectives.hard_attention.entropy_weight",
         (0.01,),
-        "remove it, because it is always 0.01",
+        "remove it, because the value is always 0.01",
     ),
     Removed(
         "training.objectives.hard_attention.soft_share",
         (0.5,),
-        "remove it, because it is always 0.5",
+        "remove it, because the value is always 0.5",
     ),
     Removed(
-        "training.objectives.span_corruption.mean_length", (3,), "remove it, because it is always 3"
+        "training.objectives.span_corruption.mean_length",
+        (3,),
+        "remove it, because the value is always 3",
     ),
-    Removed("training.objectives.denoising.mean_length", (3,), "remove it, because it is always 3"),
+    Removed(
+        "training.objectives.denoising.mean_length",
+        (3,),
+        "remove it, because the value is always 3",
+    ),
     Removed(
         "training.objectives.denoising.permute_sentences",
         (True,),
         "remove it, because sentences are always permuted",
     ),
     Removed(
-        "training.objectives.masked_words.random", (0.5,), "remove it, because it is always 0.5"
+        "training.objectives.masked_words.random",
+        (0.5,),
+        "remove it, because the value is always 0.5",
     ),
     Removed(
         "training.objectives.reinforce.max_length_ratio",
         (1.5,),
-        "remove it, because it is always 1.5; set `max_length` instead",
+        "remove it, because the value is always 1.5; set `max_length` instead",
     ),
     Removed(
-        "training.objectives.permutation.predict_one_in", (6,), "remove it, because it is always 6"
+        "training.objectives.permutation.predict_one_in",
+        (6,),
+        "remove it, because the value is always 6",
     ),
-    Removed("training.rho", (0.95,), "remove it, because it is always 0.95"),
+    Removed("training.rho", (0.95,), "remove it, because the value is always 0.95"),
     Removed("training.momentum", (0,), "use `training.optimizer: adam`"),
     Removed("training.schedule.factor", (0.5,), "remove it, because the rate is always halved"),
     Removed("evaluation.batch_tokens", (ANY_VALUE,), "remove it"),
@@ -177,9 +187,9 @@ CHANGES: tuple[Moved | Removed, ...] = (
         "pretrained_embeddings.rescale", (True,), "remove it, because vectors are always scaled"
     ),
     Removed("model.residual", (False,), "use `model.kind: gnmt`", _STACKED),
-    Removed("model.kernel_size", (3,), "remove it, because it is always 3", ("convs2s",)),
+    Removed("model.kernel_size", (3,), "remove it, because the value is always 3", ("convs2s",)),
     Removed(
-        "model.generator_size", (0.25,), "remove it, because it is always a quarter", ("electra",)
+        "model.generator_size", (0.25,), "remove it, because the value is always 0.25", ("electra",)
     ),
     Removed(
         "model.embedding_norm",
@@ -193,7 +203,12 @@ CHANGES: tuple[Moved | Removed, ...] = (
         "remove it, because a t5 does not scale embeddings",
         ("t5",),
     ),
-    Removed("model.positions", ("relative",), "remove it, because a t5 learns distances", ("t5",)),
+    Removed(
+        "model.positions",
+        ("relative",),
+        "remove it, because a t5 always has relative positions",
+        ("t5",),
+    ),
     Removed(
         "model.max_positions", (1024,), "remove it, because a t5 reads texts of any length", ("t5",)
     ),
@@ -209,7 +224,7 @@ CHANGES: tuple[Moved | Removed, ...] = (
         "remove it, because this kind of model has one layer",
         ("intra_attention", "ntm"),
     ),
-    Removed("model.shift", (1,), "remove it, because it is always 1", ("ntm",)),
+    Removed("model.shift", (1,), "remove it, because the value is always 1", ("ntm",)),
     Removed(
         "model.tie",
         ("decoder",),
@@ -218,12 +233,14 @@ CHANGES: tuple[Moved | Removed, ...] = (
     ),
     Removed("model.experts.noise", (True,), "remove it, because noise is always added"),
     Moved("model.elmo", "model.src_embedding", _elmo),
-    Removed("search.word_reward", (0,), "remove it, and use another `search.length_penalty`"),
+    Removed("search.word_reward", (0,), "remove it, and use a different `search.length_penalty`"),
     Removed(
-        "search.no_repeat_except", ("",), "remove it, because blocked n-grams have no exceptions"
+        "search.no_repeat_except", ("",), "remove it, because n-gram blocking has no exceptions"
     ),
-    Removed("search.diversity_strength", (ANY_VALUE,), "remove it, because it is always 0.5"),
-    Removed("search.patience", (1,), "raise `search.beam_size`, so that more hypotheses end"),
+    Removed(
+        "search.diversity_strength", (ANY_VALUE,), "remove it, because the value is always 0.5"
+    ),
+    Removed("search.patience", (1,), "raise `search.beam_size` to finish more hypotheses"),
     Removed("search.prefix_bias", (1,), "remove it, because a prefix is always forced"),
     Moved("search.stop", "search.stop", _stop),
     Moved("search", "search", _search_of_one_kind),
@@ -240,14 +257,14 @@ def translate(
 ) -> tuple[Tree, Places]:
     """Returns the values of a recipe with current keys, and the places of these keys.
 
-    Malformed values stay as they are; the check of the recipe reports them.
+    Malformed values are left unchanged; the validation of the recipe reports them.
 
     Args:
         data: the values of the recipe.
         places: the places of its keys.
         where: the place of keys that are not in `places`.
-        trained: whether the recipe is that of a run whose model is used. Its training settings may then have values
-            that nmtkit no longer supports.
+        trained: whether the recipe belongs to a trained run whose model is used. Its training settings may then have
+            values that nmtkit no longer supports.
 
     Raises:
         RecipeError: a removed key has a value that nmtkit no longer supports.

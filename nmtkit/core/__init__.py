@@ -1,1 +1,1 @@
-"""Shared by all packages: errors, files, settings, registries, tasks and the device."""
+"""Modules that all packages share: errors, files, settings, registries, processes and the device."""

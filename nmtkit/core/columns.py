@@ -12,20 +12,19 @@ ColumnType = Literal["text", "label", "labels", "features"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name is the key of its files in the splits of `data`."""
+    """A column of an example; its name is also the key for its files in each split of `data`."""
 
     name: str
     type: ColumnType = "text"
     required: tuple[str, ...] = ("train", "valid", "test")
     """The splits that must have this column."""
     plural: str = ""
-    """Name of its contents in messages, such as "articles". If empty, the column's name is used."""
+    """Plural noun for the column's contents in messages, such as "articles". If empty, the column's name is used."""
 
     def __post_init__(self) -> None:
         if self.type not in get_args(ColumnType):
             raise RecipeError(
-                f"column {self.name} has the unknown type {self.type!r}; the types are "
-                f"{', '.join(get_args(ColumnType))}"
+                f"column {self.name}: unknown type {self.type!r}; the types are {', '.join(get_args(ColumnType))}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The device for computations, and process-wide settings that make computations on a CPU fast."""
+"""The device for computations, and process-wide settings that make CPU computations fast."""
 
 import ctypes
 import multiprocessing
@@ -37,20 +37,20 @@ def available() -> list[str]:
 
 
 def choose(name: str = "auto") -> torch.device:
-    """Returns the device of this name; `auto` is the first CUDA device, or else the CPU."""
+    """Returns the device with this name; `auto` is the first CUDA device, or the CPU if there is none."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     names = available()
     if name not in names and not (name == "cuda" and "cuda:0" in names):
         raise NmtkitError(
-            f"no such device: {name!r}; this machine has: {', '.join(names)} (`nmtkit doctor` shows "
+            f"no such device: {name!r}; this machine has: {', '.join(names)} (`nmtkit doctor` explains "
             "why)"
         )
     return torch.device(name)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device; a copy of pinned memory to CUDA is asynchronous."""
+    """Copies a tensor to a device; a copy to CUDA goes through pinned memory and is asynchronous."""
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.contiguous().pin_memory()
     return tensor.to(device, non_blocking=device.type != "cpu")
@@ -81,7 +81,7 @@ def cpu_threads() -> int:
 
 
 def _limited_by_cores(threads: int) -> int:
-    """Sets the default number of threads unless the user has set one."""
+    """Limits a number of threads to the number of cores, unless the user has set OMP_NUM_THREADS."""
     return threads if "OMP_NUM_THREADS" in os.environ else min(threads, available_cores())
 
 
@@ -100,7 +100,7 @@ def tune_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """Returns freed blocks to the kernel, because glibc cannot reuse gaps for aligned blocks (tensors)."""
+    """Returns freed blocks to the kernel, because glibc cannot reuse the gaps for aligned blocks (tensors)."""
     if library := _glibc():
         library.malloc_trim(0)
 
@@ -108,15 +108,15 @@ def trim_malloc() -> None:
 _KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """Maximum number of compiled matrix products (one per shape) in oneDNN's cache and in torch's.
 
-The default of both is 1,024. A Transformer in bf16 needs about 50 for one batch shape, each of which takes 0.25 MiB in
-each cache.
+Both limits are 1,024 by default. A Transformer in bf16 needs about 50 of these products for one batch shape, and each
+product takes 0.25 MiB in each cache.
 """
 
 
 def bound_kernel_caches() -> None:
-    """Limits oneDNN's caches unless the user has set a limit; must run before the first matrix product.
+    """Limits both kernel caches unless the user has set a limit; must run before the first matrix product.
 
-    In training, few batches have the same shape. Programs that oneDNN caches for one batch fragment the memory that the
+    In training, few batches have the same shape. Programs that are cached for one batch fragment the memory that the
     tensors of the next batch need.
     """
     for name, capacity in _KERNEL_CACHES.items():
@@ -132,11 +132,11 @@ def prepare(
     matmul_precision: MatmulPrecision | Literal["auto"] = "highest",
     threads: int | None = None,
 ) -> None:
-    """Sets the process up for computations on `device`.
+    """Sets up the process for computations on `device`.
 
     If `matmul_precision` is below `highest`, float32 matrix products may use tf32 or bf16 internally, including those
     of cuDNN's recurrent layers on CUDA. `auto` means `highest`. Without `threads`, torch's number of threads is kept,
-    up to the number of cores.
+    but limited to the number of cores.
     """
     global _threads_requested
     _threads_requested = threads is not None
@@ -148,7 +148,7 @@ def prepare(
     if device.type == "cpu":
         tune_malloc()
     elif device.type == "cuda":
-        # cuDNN plans its attention anew for each shape, which takes as long as several updates.
+        # cuDNN plans its attention kernel anew for each shape, which takes as long as several updates.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if device.index is not None:
             torch.cuda.set_device(
@@ -182,11 +182,11 @@ def threads_for(lines: int) -> AbstractContextManager[None]:
 
 
 _IN_THREADS = threading.Event()
-"""Set when several threads, or a thread other than the main thread, have computed."""
+"""Set once several threads, or any thread other than the main thread, have run computations."""
 
 
 def note_thread() -> None:
-    """Records that the current thread computes."""
+    """Records that the current thread runs computations."""
     if threading.current_thread() is not threading.main_thread():
         _IN_THREADS.set()
 

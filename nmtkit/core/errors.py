@@ -1,8 +1,8 @@
-"""Errors for mistakes that a user can fix: one message with place and remedy, and exit code 2."""
+"""Errors that the user can fix: each has a message with place and remedy, and exit code 2."""
 
 
 class NmtkitError(Exception):
-    """An error that the user can fix. Its text names place and remedy; no traceback is shown."""
+    """An error that the user can fix. Its message names the place and the remedy; no traceback is shown."""
 
     exit_code = 2
 

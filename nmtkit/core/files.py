@@ -13,11 +13,11 @@ from typing import Any
 from nmtkit.core.errors import DataError, NmtkitError
 
 CHECKSUM_KEY = "sum"
-"""The key of the checksum, next to the values that it covers."""
+"""Key of the checksum, which is stored next to the values that it covers."""
 
 
 def bundled_path(folder: str, name: str = "") -> Path:
-    """Returns a file or folder shipped in the installed package, or next to it in a checkout."""
+    """Returns the path of a file or folder in the installed package, or next to the package in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / folder / name
     return (
@@ -26,7 +26,7 @@ def bundled_path(folder: str, name: str = "") -> Path:
 
 
 def user_cache() -> Path:
-    """Returns `nmtkit` in $XDG_CACHE_HOME or ~/.cache; without a home folder, in the temporary folder."""
+    """Returns the folder `nmtkit` in $XDG_CACHE_HOME or ~/.cache; without a home folder, in the temporary folder."""
     bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
     base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
     return Path(base, "nmtkit")
@@ -34,7 +34,7 @@ def user_cache() -> Path:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turns an `OSError` into an NmtkitError with the path, which the error of a full disk lacks."""
+    """Turns an `OSError` into an NmtkitError that names the path; for a full disk, the `OSError` does not name it."""
     try:
         yield
     except OSError as fault:
@@ -50,7 +50,7 @@ def lock_alone(file: int, place: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"{place}: another process is writing to this place; wait until it ends, or stop it"
+                f"{place}: another process is writing here; wait until it ends, or stop it"
             ) from None
 
 
@@ -59,11 +59,11 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
     """Yields a temporary path whose file atomically replaces `path` when the block ends.
 
     The folder is created if needed. The temporary name ends in `suffix`; processes that may write
-    the same file at once need different ones. With `durable` the file is flushed to disk, so that
-    it survives a power failure.
+    the same file at once need different suffixes. With `durable`, the file is flushed to disk, so
+    that it survives a power failure.
 
     Raises:
-        NmtkitError: the path is a folder, a device or a pipe, which would be lost.
+        NmtkitError: the path is a folder, a device or a pipe, which would be replaced.
         OSError: the file cannot be written; see `write_errors`.
     """
     if path.exists() and not path.is_file():
@@ -86,7 +86,7 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
 
 
 def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
-    """Does the same as `atomic_path` for a file that the user has specified; does not touch an existing NAME.new."""
+    """Works like `atomic_path`, but leaves an existing NAME.new alone; for files that the user has specified."""
     return atomic_path(path, f".{os.getpid()}.new")
 
 
@@ -94,7 +94,7 @@ def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
 def new_folder(path: Path, remedy: str) -> Iterator[Path]:
     """Yields a temporary folder, which is moved to `path` when the block ends without an error.
 
-    The path must not exist, or be an empty folder; `remedy` explains how to specify a different one.
+    The path must either not exist or be an empty folder; `remedy` explains how to specify a different path.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise NmtkitError(f"{path} already exists; {remedy}")
@@ -136,7 +136,7 @@ def file_sha256(path: Path) -> str:
 
 
 def bytes_checksum(data: bytes) -> str:
-    """Returns the checksum of a small file, which detects damage but not forgery."""
+    """Returns the checksum of a small file's content; it detects damage but not forgery."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 

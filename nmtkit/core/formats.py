@@ -13,7 +13,7 @@ from nmtkit.core.errors import DataError, RecipeError, shorten
 KeyPath = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""Maximum nesting depth of groups and lists in YAML or JSON, far above that of real files."""
+"""Maximum nesting depth of groups and lists in YAML or JSON, far above the depth of real files."""
 MAX_YAML_VALUES = 20_000
 """Maximum number of keys and values in a YAML text; values that an alias repeats count each time."""
 MAX_YAML_BYTES = 1 << 18
@@ -35,8 +35,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 class _Loader(yaml.SafeLoader):
     """A YAML loader that rejects duplicate keys and reads `1e-3` as a number.
 
-    The result is a tree of bounded size: each use of an alias is a separate value and counts as
-    one.
+    The result is a tree of bounded size: each use of an alias creates separate values, which count toward the limit.
     """
 
     def __init__(self, text: str) -> None:
@@ -73,7 +72,7 @@ class _Loader(yaml.SafeLoader):
                 self._check(key, key_path)
                 if key_path in self.lines:
                     raise _refusal(
-                        f"duplicate key {key.value!r}, first given on line {self.lines[key_path]}",
+                        f"duplicate key {key.value!r}, first used on line {self.lines[key_path]}",
                         key,
                     )
                 self.lines[key_path] = key.start_mark.line + 1
@@ -121,7 +120,7 @@ _FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that quotes strings which the loader would read as numbers or line breaks."""
+    """A YAML dumper that quotes strings that look like numbers or contain Unicode line breaks."""
 
 
 def _represent_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -185,7 +184,7 @@ def parse_value(text: str) -> Any:
     except yaml.YAMLError as fault:
         problem = _explained(fault, text)[1]
         raise RecipeError(
-            f"--set: {shorten(repr(text))} is not a valid value: {problem}; put text in quotes"
+            f"--set: {shorten(repr(text))} is not a valid value: {problem}; put strings in quotes"
         ) from fault
 
 

@@ -132,9 +132,13 @@ def _run(main: Main, connection: Connection) -> None:
 
 
 def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> list[WorkerProcess]:
-    """Starts one process per program, either all or none; `option` is the option that sets their number."""
+    """Starts one process per program; if one cannot be started, ends all others.
+
+    `option` is the option that sets the number of processes, for messages.
+    """
     started: list[WorkerProcess] = []
-    # A signal that arrives before a fork has its own handlers ends the parent, and so the fork, by its connection.
+    # A signal that arrives before a fork has set its own handlers ends the parent, and then also the fork, because its
+    # connection is closed.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if fork else ())
     try:
         for main in mains:
@@ -146,7 +150,7 @@ def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> lis
         for worker in started:
             worker.end()
         raise NmtkitError(
-            f"cannot start a worker process ({fault.strerror or fault}); to work without one, use {option} 1"
+            f"cannot start a worker process ({fault.strerror or fault}); use {option} 1, which needs no worker process"
         ) from fault
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -154,7 +158,7 @@ def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> lis
 
 
 def call_each(function: Callable[[Any], Any], connection: Connection) -> None:
-    """Returns the program of a worker that answers each item with the function's result."""
+    """Answers each item from the connection with the function's result, as the program of a worker."""
     while True:
         item = connection.recv()
         answer: tuple[bool, Any]
@@ -194,7 +198,7 @@ def ordered_map(
 
     This process maps the first items, up to a total size of `serial_size`. Then workers are started, and a few items
     are read ahead for each. An error of `function` or `items` is raised after the results of all earlier items. Close
-    the generator if you do not exhaust it. Messages mention the `option` that sets the number of processes.
+    the generator if you do not exhaust it. `option` is the option that sets the number of processes, for messages.
     """
     coming = iter(items)
     done = 0

@@ -19,15 +19,15 @@ MAX_NAMES = 60
 MAX_KEYS = 20
 """The same limit for the keys of a recipe."""
 _NEARNESS = 0.6
-"""Minimum similarity of a name to an unknown name for it to be suggested."""
+"""Minimum similarity between an unknown name and a suggested name."""
 _NEAR = 5
-"""Number of nearest names listed if there are more."""
+"""Maximum number of nearest names that a message lists if there are too many names to list all."""
 
 
 def suggest_names(
     given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names"
 ) -> str:
-    """Suggests the nearest valid name, and lists all names or, if there are more than `most`, the nearest."""
+    """Suggests the nearest valid name, and lists all names or, if there are more than `most`, only the nearest."""
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1, cutoff=_NEARNESS)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -35,16 +35,16 @@ def suggest_names(
         return f"{hint}{what}: {', '.join(names)}"
     near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=_NEARNESS)
     if not near:
-        return f"none of the {len(names):,} {what} has a similar name"
+        return f"none of the {len(names):,} {what} is similar"
     return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
 
 
 def suggest_registered(given: str, valid: Sequence[str]) -> str:
-    """Does the same as `suggest_names`, and mentions `--user-module` if no valid name is similar."""
-    names = suggest_names(given, valid) if valid else "none is registered"
+    """Works like `suggest_names`, and also mentions `--user-module` if no valid name is similar."""
+    names = suggest_names(given, valid) if valid else "no name is registered"
     if names.startswith("did you mean"):
         return names
-    return f"{names}; if your own file registers it, add `--user-module FILE.py`"
+    return f"{names}; if your own file registers this name, add `--user-module FILE.py`"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Entries:
     """The members that a file outside nmtkit has registered."""
 
     gives_way: bool = False
-    """Whether members of the same name from another user file replace the members of this file."""
+    """Whether members with the same name from another user file replace the members of this file."""
     names: set[tuple[str, str]] = field(default_factory=set)
     """The kind of each member, such as "model", and its name."""
 
@@ -111,7 +111,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """Returns the member of this name; raises RecipeError if there is none."""
+        """Returns the member with this name; raises RecipeError if there is none."""
         if name not in self:
             raise RecipeError(f"unknown {self.what} {name!r}; {suggest_names(name, self)}")
         if name not in self._members:
@@ -122,7 +122,7 @@ class Registry(Generic[T]):
         return name in self._members or name in self._modules
 
     def __iter__(self) -> Iterator[str]:
-        """Returns all names: the package's in the order of `modules`, then others as registered."""
+        """Yields all names: those in `modules` in their order, then the others in the order of registration."""
         return iter(dict.fromkeys([*self._modules, *self._members]))
 
     def names(self) -> list[str]:

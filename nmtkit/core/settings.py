@@ -34,7 +34,7 @@ __all__ = [
     "Field",
     "field_validator",
     "model_validator",
-]  # names of pydantic that the settings of every part import from here
+]  # names from pydantic that all settings modules import from here
 
 Locations = Mapping[KeyPath, str]
 
@@ -52,7 +52,7 @@ MAX_NAME_BYTES = 200
 
 
 def is_valid_name(text: str) -> bool:
-    """Returns whether this can be the name of a recipe, run, stage or corpus, and so of a single folder."""
+    """Returns whether this can be the name of a recipe, run, stage or corpus, and thus of a folder."""
     plain = text.isprintable() and not set(text) & set("/\\{}")
     return (
         plain
@@ -65,9 +65,9 @@ def is_valid_name(text: str) -> bool:
 def _checked_name(text: str) -> str:
     if not is_valid_name(text):
         raise ValueError(
-            f"this is not a valid name, because names have 1 to {MAX_NAME_BYTES} bytes, contain neither / \\ {{ }} nor "
-            "unprintable characters, do not begin with . - ~ or a space, and do not end with a space; "
-            "choose a different name, for example with --set name=NAME"
+            f"not a valid name: a name must be 1 to {MAX_NAME_BYTES} bytes long, must not contain / \\ {{ }} or "
+            "unprintable characters, must not begin with . - ~ or a space, and must not end with a space; choose a "
+            "different name, for example with --set name=NAME"
         )
     return text
 
@@ -148,15 +148,15 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
 
 
 class TaggedUnion:
-    """Type of a group whose `kind` is the name of a registry member; the member's `Config` has the settings.
+    """Type of a group whose `kind` is the name of a registry member; the member's `Config` defines the settings.
 
-    Only the module of that member is imported; the others are imported for errors, help and schemas.
+    Only the module of that member is imported; the other modules are imported for errors, help and schemas.
     """
 
     def __init__(self, registry: Registry[Any], optional: bool = False) -> None:
         self.registry = registry
         self.optional = optional
-        """Returns whether the group may be null."""
+        """Whether the group may be null."""
 
     def classes(self) -> list[type[Settings]]:
         """Returns the settings classes of all members."""
@@ -228,7 +228,7 @@ class SettingsByName:
         return core_schema.no_info_plain_validator_function(self._checked)
 
     def meaning(self, name: str) -> str:
-        """Returns the first sentence of a member's docstring."""
+        """Returns the first paragraph of a member's docstring as one line."""
         return " ".join((inspect.getdoc(self.registry.get(name)) or "").split("\n\n")[0].split())
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _dictionary(forms: Mapping[str, Any]) -> Any:
 
 
 class _Kinds:
-    """Annotation for a union of classes with different `kind`; unlike pydantic's, it may have a single class."""
+    """Annotation for a union of classes with different `kind`; unlike pydantic's unions, it may have a single class."""
 
     def __init__(self, classes: Sequence[type[Settings]]) -> None:
         self.classes = classes
@@ -269,7 +269,7 @@ def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
 
 
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
-    """Follows an error's location from `cls`, and drops union tags, which files do not contain."""
+    """Follows an error's location from `cls`, dropping union tags, which files do not contain."""
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
     members: SettingsByName | None = None
@@ -398,8 +398,8 @@ def parse(
     key into the path that the user knows.
 
     Raises:
-        RecipeError: one line per error, with the place, the dotted key, the given value and the valid values; of many
-            errors, only the first are listed.
+        RecipeError: one line per error, with the place, the dotted key, the given value and the valid values; if there
+            are many errors, only the first ones are listed.
     """
     try:
         return cls.model_validate(data)

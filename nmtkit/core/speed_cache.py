@@ -1,8 +1,8 @@
-"""Caches the fastest settings measured on this machine, so that equal workloads run with equal settings.
+"""Caches the fastest settings measured on this machine, so that identical workloads run with identical settings.
 
-Each workload has a small file in `nmtkit/settings` under $XDG_CACHE_HOME or ~/.cache. Its key consists of everything
-that determines the speed: the machine and its environment variables, torch, the model's shape, the batch's shape, and
-the user's options.
+Each workload has a small file in `nmtkit/settings` under $XDG_CACHE_HOME or ~/.cache. The key of a workload consists of
+everything that determines the speed: the machine and its environment variables, torch, the model's shape, the batch's
+shape, and the user's options.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ KEY_VARIABLES = (
     ),
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
-"""Environment variables that affect the speed of this machine; they are part of the key."""
+"""Environment variables that affect the speed; they are part of the key."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -52,7 +52,7 @@ class TuningResult(Generic[AnyConfig]):
 
     @property
     def speed(self) -> float | None:
-        """Returns the speed of the chosen configuration, if measured."""
+        """Speed of the chosen configuration, if measured."""
         return self.speeds.get(str(self.config))
 
     def __str__(self) -> str:
@@ -80,7 +80,10 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
-    """Returns the result that `put` stored under this key, with `config` objects, or None if there is no valid file."""
+    """Returns the result that `put` stored under this key, or None if there is no valid file.
+
+    `config` creates the configuration from its stored values.
+    """
     with suppress(TypeError, KeyError):
         values = (_read(_path(key)) or {})["result"]
         return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})

@@ -1,8 +1,8 @@
 """The user's Python file that registers models, losses, tasks and so on (`--user-module`).
 
 Training keeps a copy of the file in the run, and later commands load that copy. Because a run may come from somebody
-else, a copy is executed only if the user has loaded a file with the same content before on this machine. The checksums
-of such files are stored in the user's cache folder.
+else, a copy is executed only if the user has already loaded a file with the same content on this machine. The checksums
+of loaded files are stored in the user's cache folder.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class UserModule:
     path: Path
     code: bytes
     entries: Entries
-    """The members that the file has registered. Members of a copy in a run give way to those of the user's own file."""
+    """The members that the file has registered. Members from a run's copy give way to members from the user's file."""
 
     @property
     def checksum(self) -> str:
@@ -44,10 +44,10 @@ _loaded: list[UserModule] = []
 def load_user_module(path: str | Path) -> None:
     """Executes, once, a Python file that registers models, losses, tasks and so on.
 
-    Later training runs keep a copy of it.
+    Later training runs keep a copy of the file.
 
     Raises:
-        NmtkitError: the file has an error; the message contains file and line.
+        NmtkitError: the file has an error; the message contains the file and line.
         OSError: the file cannot be read.
     """
     module = UserModule(Path(path), Path(path).read_bytes(), Entries())
@@ -59,8 +59,8 @@ def load_copy(folder: Path) -> None:
     """Executes the copy in a run's folder, if there is one.
 
     Raises:
-        NmtkitError: this user has never loaded a file with this content, and has not given another file, which could
-            replace the copy.
+        NmtkitError: this user has never loaded a file with this content, and has not specified another file, which
+            could replace the copy.
     """
     path = folder / COPY
     if not path.is_file():  # reading a pipe would block
@@ -122,7 +122,7 @@ def _is_imported(code: bytes) -> bool:
 def _execute(module: UserModule) -> None:
     if _is_executed(module):
         return
-    # The module has the same name in all processes, so that they can exchange objects.
+    # The module has the same name in all processes, so that they can exchange its objects.
     name = f"nmtkit_user_module_{module.checksum[:16]}"
     made = ModuleType(name)
     made.__file__ = str(module.path)

@@ -43,7 +43,7 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
-"""Number of tokens in a random source and target, unless the recipe's limits are lower."""
+"""Lengths of a random source and target in tokens, unless the recipe's limits are lower."""
 LINES_ALONE = 50
 """Number of lines decoded one by one to measure latency."""
 WARM_UP = 256
@@ -57,7 +57,7 @@ class DecodingSpeed:
     seconds: list[float] = field(default_factory=list)
     """Seconds per round for all lines."""
     latencies: list[float] = field(default_factory=list)
-    """Seconds per line decoded on its own, in all rounds."""
+    """Seconds for each line decoded on its own, in all rounds."""
     peak_mib: float = 0.0
     translations: Sequence[Any] = ()
     """The best result of each line: a `Translation`, or any object with `text`, `tokens` and `finished`."""
@@ -66,7 +66,7 @@ class DecodingSpeed:
     config: str = ""
     """Description of the configuration."""
     differing: int = 0
-    """Number of outputs that differ from the first configuration."""
+    """Number of outputs that differ from those of the first configuration."""
 
     @property
     def tokens(self) -> int:
@@ -120,8 +120,8 @@ def measure_decoding(
 ) -> tuple[dict[str, object], list[DecodingSpeed]]:
     """Returns a description of the machine and the decoding speed with the given options.
 
-    With engine `auto`, alternatives are also measured: nmtkit if CTranslate2 was chosen, and
-    CTranslate2 in the precision that it considers fastest.
+    If engine `auto` chooses CTranslate2, two alternatives are also measured: nmtkit, and CTranslate2
+    in the precision that it considers fastest.
     """
     texts = [Request.from_line(line).text for line in sources]
     require_lines(texts, references)
@@ -177,10 +177,10 @@ class TrainingSpeed:
 
     facts: dict[str, object]
     data: str
-    """Description of the source of the batches."""
+    """Description of where the batches come from."""
     config: TrainingSpeedConfig
     updates: int
-    """Number of updates in a round."""
+    """Number of updates per round."""
     tokens: int
     """Target tokens per round in all processes, including EOS but not padding."""
     seconds: list[float] = field(default_factory=list)
@@ -188,7 +188,7 @@ class TrainingSpeed:
     peak_mib: float = 0.0
     """Peak memory of an update; see `peak_memory_mib`."""
     parameters: int = 0
-    """Number of parameters; shared ones count once."""
+    """Number of parameters; shared parameters count once."""
     checkpoint_mib: float = 0.0
     """Size of the full training state: weights, their average if any, and optimizer state."""
 
@@ -210,7 +210,7 @@ class TrainingSpeed:
 def training_workload(
     recipe: Recipe, run_path: str | None, device: torch.device, stack: ExitStack, notify: Notify
 ) -> tuple[TrainingWorkload, str]:
-    """Returns the workload of the recipe and the source of its batches: its run, its text, or random words.
+    """Returns the recipe's workload, and where its batches come from: a run, the recipe's text, or random words.
 
     Temporary files exist until `stack` is closed; no run is changed.
     """
@@ -232,7 +232,7 @@ def training_workload(
             raise
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
-        data = f"random words ({src} and {tgt} per line), because the recipe's text is missing"
+        data = f"random words ({src} source and {tgt} target words per line), because the recipe's text is missing"
         return synthetic_workload(recipe, (src, tgt), device), data
     scratch = (
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
@@ -283,7 +283,7 @@ def measure_training(
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Resets `peak_memory_mib`; for CPUs this works only on Linux."""
+    """Resets `peak_memory_mib`; on a CPU, this works only on Linux."""
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no statistics before `init`
         torch.cuda.reset_peak_memory_stats(device)
@@ -308,5 +308,5 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Returns the minimum and the maximum of the values."""
+    """Formats the range of the values, such as "1,200-1,350"."""
     return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"

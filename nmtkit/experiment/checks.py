@@ -96,7 +96,7 @@ def require_files(recipe: Recipe) -> None:
 
 
 def _require_columns(files: SplitFiles) -> None:
-    """Raises DataError if a text FILE#COLUMN names a column, language or field missing in the file."""
+    """Raises DataError if a text FILE#COLUMN names a column, language or field that the file lacks."""
     for path in files.texts():
         if text_path(path) != path:
             next(read_lines(path, files.encoding_of(path)), None)
@@ -114,7 +114,7 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
 
 
 def require_test_set(recipe: Recipe) -> SplitFiles:
-    """Returns the test set for a comparison; RecipeError if there is none or it has no targets."""
+    """Returns the test set for a comparison; raises RecipeError if there is none or it has no targets."""
     files = recipe.data.splits().get("test")
     if files is None or "tgt" not in files.columns:
         raise RecipeError(
@@ -125,7 +125,7 @@ def require_test_set(recipe: Recipe) -> SplitFiles:
 
 
 def require_data(recipe: Recipe) -> None:
-    """Raises DataError that lists all missing files of the recipe."""
+    """Raises a DataError that lists the missing files of the recipe, if any."""
     missing = [
         path
         for one in recipe.texts().values()
@@ -145,8 +145,8 @@ def require_data(recipe: Recipe) -> None:
         )
         raise DataError(
             f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}correct "
-            "the paths under `data`, or set their folder with --set data.folder=DIR. To resume a "
-            f"run, even on another machine, the files must be at their original paths:{listed}"
+            "the paths under `data`, or set their folder with --set data.folder=DIR. A run can be "
+            f"resumed, even on another machine, only with the files at their original paths:{listed}"
         )
 
 
@@ -182,8 +182,8 @@ def require_languages(recipe: Recipe) -> None:
     ):
         raise RecipeError(
             f"recipe {recipe.name}: `data.train.tgt_lang` does not apply to this model, whose "
-            "decoder begins with the target language of the run; remove it, and train one run per "
-            "language"
+            "decoder starts with the token of the run's target language; remove the key, and train "
+            "one run per language"
         )
     open_sides = sides_without_language(recipe.tokenizer)
     for name, text in recipe.texts().items():
@@ -197,8 +197,8 @@ def require_languages(recipe: Recipe) -> None:
                     example = missing_language_message(side, names).partition(option)[2]
                     raise RecipeError(
                         f"recipe {recipe.name}: the model is multilingual, but {place} has no "
-                        f"`{key}`; specify the language, for example {key}:{example}, or {option} "
-                        "without a recipe"
+                        f"`{key}`; specify the language, for example {key}:{example} (without a "
+                        f"recipe, use {option})"
                     )
 
 
@@ -216,7 +216,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage's model does not fit its task or its settings.
 
     This is the case if the model does not read the task's columns, lacks layers that the settings
-    require, or changes the shape of a weight, or if no stage trains the part of it that is kept.
+    require, or changes the shape of a weight, or if its auxiliary head is trained in no stage.
     """
     before: dict[str, torch.Size] = {}
     stages = recipe.by_stage()
@@ -279,7 +279,7 @@ def require_memory(recipe: Recipe) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
-        # a vocabulary of words or characters contains only those that occur
+        # a vocabulary of words or characters contains only those that occur in the text
         if one.tokenizer.kind not in ("bpe", "unigram"):
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
         needed = 4 * count_parameters(model_on_meta(one, sizes))
@@ -333,13 +333,13 @@ def embedding_size_key(recipe: Recipe) -> str:
 def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
     """Returns the changes that a resumed run does not allow, one sentence per key.
 
-    Names, limits, settings for keeping checkpoints and, without `batches`, the forming of batches may differ.
+    The name, the description, the settings in `_MAY_CHANGE` and, without `batches`, batch settings may differ.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
 def with_values_of(before: Recipe, now: Recipe) -> Recipe:
-    """Returns the recipe of a resumed run, with the run's values for `auto` and the run's paths of the same files."""
+    """Returns the recipe of a resumed run, with the run's values for `auto` and its paths of unchanged files."""
     changes: dict[str, Any] = {}
     found = {
         key: getattr(before.training, key)
@@ -470,7 +470,7 @@ class RecipeDataCheck:
     run: Run
     """The run folder of the recipe; it need not exist."""
     overridden: bool = False
-    """Whether options have changed the recipe from its file."""
+    """Whether options override settings of the recipe file."""
 
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
@@ -494,7 +494,7 @@ class RecipeDataCheck:
         notify: Notify = ignore,
         progress: Callable[[int], None] = ignore,
     ) -> TokenReport:
-        """Tokenizes the text, all of which has been read, like the run, and adds the results to the diagnosis."""
+        """Tokenizes the text as the run does, once all of it has been read; adds the results to the diagnosis."""
         require_sound(self.splits, diagnosis)
         tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)

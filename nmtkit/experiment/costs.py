@@ -21,13 +21,13 @@ from nmtkit.training.optimizers import freeze
 
 _BATCHES, _SENTENCES, _CHUNK_BYTES = 2, 1, 1 << 20
 WHAT_COUNTS = (
-    "matrix products, convolutions and attention, forward and backward, without look-ups, softmax, "
-    "optimizer and validation"
+    "matrix products, convolutions and attention, forward and backward, excluding embedding look-ups, "
+    "softmax, the optimizer and validation"
 )
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here, and below
-    """Sums torch's formulas for each operation; torch's `FlopCounterMode` takes seconds to start."""
+    """Adds up the FLOPs of all operations by torch's formulas; torch's `FlopCounterMode` takes seconds to start."""
 
     total: float = 0.0
 
@@ -60,9 +60,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def operations_a_token(workload: TrainingWorkload) -> float:
-    """Returns training FLOPs per target token; a multiplication with its addition counts as two.
+    """Returns training FLOPs per target token; a multiplication and its addition count as two.
 
-    A temporary model trains on the CPU on a few sentences of the first batches with their padding.
+    A temporary model is trained on the CPU, on a few sentences of the first batches, including their padding.
     """
     cpu, tokens = torch.device("cpu"), 0
     with randomness.fork_rng(cpu):
@@ -93,7 +93,7 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
     ]
     operations = operations_a_token(workload) * tokens
     rows.append(["operations per update", f"{operations:.2e}"])
-    if math.isinf(seconds):  # with max_epochs, and random words in place of the text
+    if math.isinf(seconds):  # limited only by patience, or by max_epochs on random words
         epochs = "limited by max_epochs; the length of an epoch depends on the text"
         return [
             *rows,

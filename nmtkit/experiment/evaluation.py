@@ -58,9 +58,9 @@ from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.parallel import processes
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
-"""Number of validation examples whose answers are logged, and maximum length of each logged text."""
+"""Number of validation examples whose answers are logged, and maximum length of each logged text in characters."""
 LONG_WORDS = 30
-"""A source with more words counts as long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
+"""Sources with more words than this count as long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
 WARM_UP = 64
 """Warm-up sentences, translated before the clock starts."""
 
@@ -69,13 +69,13 @@ class Validation:
     """Validation during training: loss on the validation set, and metrics of the decoded answers.
 
     Several processes share the batches for the loss and the sentences to decode, with the same
-    results as one process.
+    results as a single process.
     """
 
     def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
-        # the loss is computed on the stored split
+        # Examples are needed only for metrics; the loss is computed on the stored split.
         most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0
         self.files = require_validation_files(recipe)
         self.examples = _first_examples(self.files, most)
@@ -84,7 +84,7 @@ class Validation:
         """Source, reference and answer of the first examples in the last validation."""
 
     def __call__(self, model: Model) -> dict[str, float]:
-        """Returns `Recipe.validation_metrics`, loss and perplexity, with the seconds that they took."""
+        """Returns the values of `Recipe.validation_metrics`, loss and perplexity, and the seconds they took."""
         begun = time.monotonic()
         recipe, settings, task = self.recipe, self.recipe.evaluation, TASKS.get(self.recipe.task)
         one_beam = {"kind": "beam", "beam_size": settings.beam_size}
@@ -116,7 +116,7 @@ class Validation:
 
 
 def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
-    """Returns the first examples in order, the same number for each direction if possible."""
+    """Returns the first examples in order, with the same number for each direction if possible."""
     if most is None or len({*files.directions}) < 2:
         return list(islice(read_pairs(files), most))
     seen: dict[str, list[Example]] = {}
@@ -127,7 +127,7 @@ def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
 
 
 class _SharedTranslator(Translator):
-    """Decodes every n-th line, and gathers the results of all processes."""
+    """Decodes every n-th line in each of n processes, and gathers all results."""
 
     @override
     def search(self, lines: Sequence[Any], *given: Any, **options: Any) -> list[list[Translation]]:
@@ -138,7 +138,7 @@ class _SharedTranslator(Translator):
 def _scores_by_direction(
     recipe: Recipe, files: SplitFiles, result: ScoredAnswers, names: Sequence[str]
 ) -> dict[str, list[metrics.Score]]:
-    """Returns the scores of each direction, if there are several."""
+    """Returns the scores of each direction, if there are several directions."""
     found: dict[str, list[metrics.Score]] = {}
     if len({*files.directions}) < 2 or not result.answers.texts:
         return found
@@ -186,16 +186,16 @@ def evaluate_test_set(
     threads: int | None = None,
     write: bool = True,
 ) -> ScoredAnswers | None:
-    """Decodes and scores the test set of a run's recipe; None if the recipe has no test set.
+    """Decodes and scores the test set of a run's recipe; returns None if the recipe has no test set.
 
-    With `write`, answers and scores are written into the run's folder. A task without answers gets
-    the loss and perplexity of the stored test set.
+    With `write`, answers and scores are written into the run's folder. A task without answers is
+    scored by loss and perplexity on the stored test set.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
         return None
     examples = list(read_pairs(files))
-    # The number of threads in training may be too low, because fewer may have been faster there.
+    # Training may have used fewer threads because they were faster there; decoding can use more.
     threads = threads or devices.cpu_threads()
     options = DecodingOptions(device=str(device), threads=threads, workers=1)
     recipe, task = run.recipe, TASKS.get(run.recipe.task)
@@ -243,9 +243,9 @@ def _alignment_error_rate(
         gold += read.pairs
         if base is None and (doubt := read.base_warning):
             notify(
-                f"note: {path} was read with words counted from 0, but {doubt}; if they are "
+                f"note: {path} was read as if words were counted from 0, but {doubt}; if they are "
                 "counted from 1, the AER is wrong. In that case, set `data.test.alignment_base: "
-                "1`, and measure this run with `nmtkit align` and `score-alignments`"
+                "1`, and measure the AER of this run with `nmtkit align` and `score-alignments`"
             )
 
     alignments: list[SoftAlignment] = []
@@ -273,7 +273,7 @@ class ComparedRun:
     kind: str
     """Kind of the model."""
     parameters: int
-    """Number of parameters; shared ones count once."""
+    """Number of parameters; shared parameters count once."""
     bleu: metrics.Score
     long_bleu: metrics.Score | None
     n_long: int
@@ -301,8 +301,8 @@ def compare_run(
 ) -> ComparedRun:
     """Tests a trained run; writes answers and scores into its folder unless it already has them.
 
-    A sentence is long if its source has more than `LONG_WORDS` words. `edges` are the maximum
-    lengths in words of the ranges of `by_length` except the last. Default: one thread per core.
+    A sentence is long if its source has more than `LONG_WORDS` words. `edges` holds the maximum
+    length, in words, of each range of `by_length` except the last. `threads` defaults to one per core.
     """
     files = require_test_set(run.recipe)
     threads = threads or devices.cpu_threads()  # independent of what an earlier run has set
@@ -381,8 +381,8 @@ def fit_text(
 ) -> tuple[list[Fit], list[Fit]]:
     """Measures the fit per token, word and UTF-8 byte (including newlines), and by word frequency.
 
-    Skips empty lines. `config` defines the blocks; `counts` has the word counts of the training
-    text, see `count_words`.
+    Skips empty lines. `config` defines the blocks; `counts` holds the word counts of the training
+    text (see `count_words`).
     """
     system.require_language_model()
     lines = [line for line in lines if line.strip()]
@@ -425,7 +425,7 @@ def count_words(tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> Counter[
 
 
 def _words(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Returns the words of a line with their numbers of tokens."""
+    """Returns the words of a line, each with its number of tokens."""
     pieces = tokenizer.pieces(ids)
     return (("".join(pieces[span.start : span.stop]), len(span)) for span in word_spans(pieces))
 

@@ -47,7 +47,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """The test sets that were scored before fine-tuning are scored again."""
+    """The test sets that were scored before fine-tuning have been scored again."""
 
     changes: list[TestChange]
 
@@ -67,11 +67,12 @@ def begin(
     overwrite: bool = False,
     notify: Notify = ignore,
 ) -> tuple[Plan, Run]:
-    """Plans a run and opens it for writing in process 0, and shares the result with the other processes.
+    """Plans a run and opens it for writing in process 0.
 
-    With `resume`, the run in the folder is resumed; it is locked before it is read, so that no other
-    process changes it in the meantime. The other arguments are as in `Run.create`. The caller closes the
-    run.
+    The other processes wait for process 0, and get a plan without checks or notes and a run that they
+    cannot write. With `resume`, the run in the folder is resumed; it is locked before it is read, so that
+    no other process can change it in the meantime. The other arguments are as in `Run.create`. The caller
+    closes the run.
     """
     folder = RunFolder.at(path, recipe.name)
     begun: list[tuple[Plan, Run]] = []
@@ -114,7 +115,7 @@ def execute(
         plan: from `plan` or `begin`.
         run: the run to execute it in.
         notify: receives messages.
-        stop: called between updates; if true, the state is saved, and `Stopped` is the last event.
+        stop: called between updates; if it returns true, the state is saved, and `Stopped` is the last event.
         workers: number of processes that tokenize a large corpus; None means one per core.
         allow_new_data: whether a resumed run accepts changed text.
         threads: number of threads that decode the test set; None means one per core.
@@ -185,7 +186,7 @@ def resolve_auto(run: Run, device: torch.device, notify: Notify = ignore) -> Non
     left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
     if left:
         workload, asked = workload_of_run(run, device), dict.fromkeys(left, "auto")
-        # Settings of the first stage do not apply to the others.
+        # The result applies to all stages, so the first stage's own settings are replaced by `auto`.
         key = {**workload.key, "training": {**workload.key["training"], **asked}}
         result = tune_training(replace(workload, config=workload.config.changed(asked), key=key))
         if result.speeds:

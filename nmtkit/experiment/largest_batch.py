@@ -1,4 +1,4 @@
-"""Finds the largest batch whose update fits into memory by trial."""
+"""Finds by trial the largest batch whose update fits into memory."""
 
 import math
 import resource
@@ -32,11 +32,12 @@ UPDATES_AN_EPOCH = 32
 
 
 def largest_batch(needed: Callable[[int], float], limit: float, least: int, most: int) -> int:
-    """Returns the number of padded tokens that fit into `limit` bytes; 0 if `least` tokens do not fit.
+    """Returns how many padded tokens fit into `limit` bytes; 0 if `least` tokens do not fit.
 
-    The result lies between `least` and about `most`. `needed` tries a number of tokens and returns
-    the bytes used by the process, or infinity. The number is doubled while an extrapolation of the
-    last two trials fits; finally, one and a half times the number is tried.
+    Any other result is at least `least`, and larger than `most` only if `least` is. `needed` tries a number
+    of tokens and returns the bytes used by the process, or infinity if they do not fit. The number is
+    doubled as long as an extrapolation from the last two trials fits; finally, one and a half times
+    the largest number that fits is tried.
     """
     found, used, as_many_more, tokens = 0, 0.0, 0.0, least
     while (
@@ -96,7 +97,7 @@ def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
     if not found:
         raise TrainingError(
             f"`batch.batch_tokens: auto` fails, because even {LEAST_TOKENS} padded tokens do not "
-            f"fit into {limit / 2**30:.1f} GiB; train a smaller model, or set a smaller number"
+            f"fit into {limit / 2**30:.1f} GiB; train a smaller model, or set a lower value"
         )
     return found, f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB"
 

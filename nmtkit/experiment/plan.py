@@ -137,7 +137,7 @@ def _rows(
 
 
 def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, str]]:
-    """Returns the `auto` settings with their values, or the rules by which `execute` determines them."""
+    """Yields the `auto` settings with their values, or with the rules by which `execute` determines them."""
     if recipe.batch.is_auto:
         yield (
             "batch.batch_tokens",
@@ -159,8 +159,8 @@ def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, 
         if others:
             yield (
                 f"training.{key}",
-                f"{' or '.join(values)}: whichever is fastest without raising the loss, in a few "
-                f"updates on the preprocessed text; {first} if the run is too short to measure",
+                f"{' or '.join(values)}: whichever is fastest in a few updates on the preprocessed "
+                f"text without raising the loss; {first} if the run is too short to measure",
             )
         else:
             yield f"training.{key}", first

@@ -25,15 +25,15 @@ PUBLISHED = {
 }
 """Training cost by recipe as printed in Vaswani et al. 2017, table 2."""
 _POINTS = 400
-"""Maximum number of points of a curve."""
+"""Maximum number of points per curve."""
 _HOVERED = 100
-"""Maximum number of points of a curve with tooltips."""
+"""A curve with more points than this has no tooltips."""
 _SHOWN = 8
-"""Maximum number of validations with samples."""
+"""Maximum number of validations whose samples are shown."""
 
 
 def save_report(run: Run, path: Path, count: bool = True) -> None:
-    """Writes the page as one .html file; `count` also counts operations in a small update."""
+    """Writes the page as one .html file; with `count`, a small update is run to count its operations."""
     require_html(path)
     try:
         write_picture(render("plots/templates/report.html", _facts(run, count)).encode(), path)
@@ -89,7 +89,7 @@ def _facts(run: Run, count: bool) -> dict[str, Any]:
 
 
 def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any]:
-    """Returns curves with round ticks on both axes, thinned to a visible number of points.
+    """Returns curves with round ticks on both axes, each thinned to at most `_POINTS` points.
 
     The value axis begins at zero, or lower for negative values. Without `from_zero`, it begins near
     the lowest value.
@@ -114,7 +114,7 @@ def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any
 
 
 def _operations(run: Run, tokens: Mapping[str, float]) -> str:
-    """Returns the cost by the tokens of each stage ("" without stages)."""
+    """Returns the FLOPs of training; `tokens` has the number of tokens by stage ("" without stages)."""
     begun = [
         (number, tokens[stage.name])
         for number, stage in enumerate(run.stages())

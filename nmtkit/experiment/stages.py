@@ -67,7 +67,7 @@ class _EarlierStages:
         )
 
     def shift(self, event: Event) -> Event:
-        """Returns the event counted from the start of the first stage."""
+        """Returns the event with updates and seconds counted from the start of the first stage."""
         if isinstance(event, Saved):
             return replace(event, update=event.update + self.updates)
         return replace(
@@ -206,7 +206,7 @@ class _StagedTraining:
     def _initialize(
         self, model: Model, stages: list[SavedStage], number: int, going_on: bool
     ) -> dict[str, torch.Tensor] | None:
-        """Initialises the model's weights; returns the initial state of the optimizer, if any."""
+        """Initializes the model's weights; returns the initial state of the optimizer, if any."""
         stage, recipe = stages[number], stages[number].recipe
         optimizer_state, vectors = None, recipe.pretrained_embeddings
         if recipe.training.max_minutes == 0:
@@ -241,7 +241,7 @@ class _StagedTraining:
                 else f"{batches // now} or {batches // now + 1}"
             )
             idle = (
-                f"; {now - batches} processes would be idle, so use only {batches}"
+                f"; some processes ({now - batches}) would be idle, so use only {batches}"
                 if batches < now
                 else ""
             )
@@ -276,7 +276,7 @@ class _StagedTraining:
 
 
 def prepare_device(device: torch.device, recipe: Recipe) -> None:
-    """Sets the process up for a recipe or a stage's recipe."""
+    """Sets the matrix precision and the number of threads for a recipe or a stage's recipe."""
     config = recipe.training
     threads = devices.cpu_threads() if config.threads == "auto" else config.threads
     devices.prepare(device, config.matmul_precision, threads)
@@ -317,7 +317,7 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
 
 
 def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
-    """Reports how many examples of each side exceed the recipe's limits."""
+    """Reports how many examples exceed the recipe's length limit on each side."""
     limits = dict(zip(("src", "tgt"), recipe.data.truncation or (), strict=False))
     for column in TASKS.get(recipe.task).columns:
         limit = limits.get(column.name)
@@ -377,9 +377,9 @@ def _load_embeddings(
         matched, count = len(pretrained.ids), len(vocabulary)
         notify(
             f"{path} contains {pretrained.n_file_vectors:,} vectors; {matched:,} of the {count:,} "
-            f"tokens ({matched / count:.1%}) are initialized with one in {' and '.join(places)}, "
-            f"scaled by {factor:.3g}; the others are random"
-            + ("; all of these embeddings stay frozen" if config.freeze else "")
+            f"tokens ({matched / count:.1%}) in {' and '.join(places)} are initialized with them, "
+            f"scaled by {factor:.3g}; the others are initialized at random"
+            + ("; all these embeddings stay frozen" if config.freeze else "")
         )
 
 

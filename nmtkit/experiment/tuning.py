@@ -1,12 +1,13 @@
-"""Finds the precision and the number of threads that train a model fastest by measuring a few seconds of updates.
+"""Measures a few seconds of updates to find the precision and the number of threads that train a model fastest.
 
 A new model runs updates on the first batches in every configuration that the recipe allows, in
-turn, so that machine noise affects all of them. Updates are small enough for three rounds in
-`MAX_SECONDS`. Configurations that are clearly slower than the fastest drop out; the median decides
-between the others. The result is cached, so equal runs on one machine use equal settings.
+turn, so that machine noise affects all configurations alike. Updates are small enough for three
+rounds to fit into `MAX_SECONDS`. Configurations that are clearly slower than the fastest drop out;
+the median decides among the others. The result is cached, so identical runs on the same machine use
+the same settings.
 
-A run of less than `MIN_MINUTES` or `MIN_TOKENS` uses the first configuration, which is exact,
-without measuring.
+A run shorter than `MIN_MINUTES` or `MIN_TOKENS` is not measured; it uses the first configuration,
+which is the most exact.
 """
 
 import math
@@ -55,7 +56,7 @@ ROUNDS = 5
 WANTED_ROUNDS = 3
 """Number of rounds that must fit into the time limit."""
 SMALLEST_PIECE = 8
-"""Updates use at least one sentence out of this many of a batch."""
+"""Updates use at least one in this many sentences of a batch."""
 CLEARLY_SLOWER = 1.3
 """A configuration slower than the fastest by this factor drops out."""
 GIVE_UP = 4.0
@@ -63,7 +64,7 @@ GIVE_UP = 4.0
 GIVE_UP_SECONDS = 0.5
 """... but not before this many seconds, because a first update also prepares its kernels."""
 TIE = 1.03
-"""Configurations within this factor count as equally fast; the first one wins."""
+"""Configurations within this factor of the fastest count as equally fast; the first one wins."""
 SAME_LOSS = 1.005
 """A less exact configuration is accepted only if the loss of a batch rises by at most this factor."""
 
@@ -84,7 +85,7 @@ class TrainingSpeedConfig:
 def candidate_training_configs(
     config: TrainingConfig, device: torch.device, bf16_allowed: bool
 ) -> list[TrainingSpeedConfig]:
-    """Returns the allowed configurations, preferred ones (exact, all threads) first.
+    """Returns the allowed configurations; the preferred ones (exact, all threads) come first.
 
     Less exact float32 matrix products use bfloat16 on CPUs that support it, and tf32 on GPUs.
     """
@@ -115,9 +116,9 @@ def tune_training(
     """Returns the fastest configuration, cached or newly measured; see the module docstring.
 
     Random states are restored. All processes take part, and process 0's clock counts. Call
-    `device.prepare` again afterwards, because the process is left in one of the configurations. `again`
-    measures despite the cache or a short run. With `need_speed`, a short run gets the speed of the
-    first configuration.
+    `device.prepare` again afterwards, because the process is left in one of the configurations. With
+    `again`, the speed is measured even if a result is cached or the run is short. With `need_speed`, it
+    is measured even if only one configuration is allowed, as in a short run.
     """
     with randomness.fork_rng(workload.device):
         model = workload.build()
@@ -174,7 +175,7 @@ def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.devi
 
 
 class TimeLimitError(Exception):
-    """A time limit has passed."""
+    """A time limit was exceeded."""
 
 
 @contextmanager
@@ -201,18 +202,18 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
 
 
 class SafeGradients(UpdateGradients):
-    """Aborts an update that exceeds memory or time, in such a way that training could continue.
+    """Aborts an update that runs out of memory or time, so that training could continue afterwards.
 
-    A process whose pass does not fit still takes part in the reduction of gradients.
+    A process whose pass was aborted still takes part in the reduction of gradients.
     """
 
     failed = False
-    """Whether an update was aborted since this was last reset."""
+    """Whether an update has been aborted since this flag was last reset."""
 
     def backward(
         self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None
     ) -> Tensor:
-        """Returns non-finite gradients if the pass does not fit."""
+        """Returns NaN for all sums if the pass runs out of memory or time."""
         try:
             return super().backward(update, batch, reducer)
         except (torch.OutOfMemoryError, TimeLimitError):
@@ -238,12 +239,12 @@ class _Trials:
         self.gradients = SafeGradients(model, self.trainer.objectives, parameters, self.device)
         self.trainer.gradients = self.gradients
         self.spent = 0.0
-        """Seconds of all updates; aborted ones count with their limit, because processes' clocks differ."""
+        """Seconds spent on all updates, including aborted ones, by process 0's clock."""
 
     def measure(
         self, candidates: Sequence[TrainingSpeedConfig]
     ) -> TuningResult[TrainingSpeedConfig]:
-        """Returns the fastest configuration and the speeds; no speeds if memory is insufficient for all."""
+        """Returns the fastest configuration and the speeds; no speeds if no configuration fits into memory."""
         self.stream.every = SMALLEST_PIECE
         pieces = self._round(candidates, 0)  # also prepares kernels and memory
         if pieces and self.spent + sum(pieces.values()) <= MAX_SECONDS:
@@ -338,7 +339,7 @@ class _Trials:
         return TuningResult(best, speeds)
 
     def _has_loss_of(self, first: TrainingSpeedConfig, other: TrainingSpeedConfig) -> bool:
-        # all log-probabilities are in memory at once
+        # a part of a batch, because all its log-probabilities are in memory at once
         self.stream.next, self.stream.every = 0, SMALLEST_PIECE
         sample = next(self.stream)
         exact_loss = _loss(self.model, sample, first, self.device)

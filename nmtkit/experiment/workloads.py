@@ -28,7 +28,7 @@ from nmtkit.training.parallel import processes
 AUTO_KEYS = ("precision", "matmul_precision", "threads")
 """The `auto` settings in the recipe's group `training`."""
 _SENTENCE = 25
-"""Approximate number of words per sentence, including its end."""
+"""Approximate number of words per sentence, counting its end as one."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrainingWorkload:
     build: Callable[[], Model]
     """Creates the model."""
     first_batches: Callable[[int], Sequence[Batch]]
-    """Returns this many of the first batches."""
+    """Returns the given number of batches from the start of training."""
     config: TrainingConfig
     device: torch.device
     key: Mapping[str, Any]
@@ -133,8 +133,8 @@ def synthetic_workload(
 ) -> TrainingWorkload:
     """Returns the workload of a recipe without text, with random words and the largest vocabulary.
 
-    `lengths` are typical source and target lengths in tokens. In a recipe with stages, the first one
-    counts.
+    `lengths` are typical source and target lengths in tokens. For a recipe with stages, the workload is
+    that of the first stage.
     """
     first = first_stage(recipe)
     sizes, (src, tgt) = first.max_vocabulary_sizes, truncated_lengths(first, lengths)
@@ -183,7 +183,7 @@ def truncated_lengths(stage: Recipe, lengths: tuple[int, int]) -> tuple[int, int
 def planned_seconds(
     config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float
 ) -> float:
-    """Returns the training time at this speed; infinite if only `patience` limits it."""
+    """Returns the training time at this speed; infinite if it cannot be predicted, as with only `patience`."""
     an_epoch = updates_an_epoch * seconds_an_update
     limits = [
         (config.max_minutes, 60.0),

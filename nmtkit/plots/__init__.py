@@ -1,4 +1,4 @@
-"""Figures: heat maps, explorers and curves, with matplotlib or as self-contained HTML."""
+"""Figures: heat maps, explorers and curves, drawn with matplotlib or written as self-contained HTML."""
 
 from nmtkit.plots.attention import AttentionPicture, HeadsPicture, SourceWindow
 from nmtkit.plots.drawing import FigureStyle

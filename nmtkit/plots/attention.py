@@ -1,7 +1,7 @@
 """Sentence pairs with their attention weights, ready to plot.
 
 Notation: T target words (rows), S source words (columns), L layers, A heads. A weight is the share
-of target word t that comes from source word s; each row sums to one.
+of target word t's attention that source word s receives; each row sums to one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SourceWindow:
-    """The window of local attention of one target word (Luong et al. 2015, 3.2).
+    """The local attention window of a target word (Luong et al. 2015, section 3.2).
 
     Positions are in source columns: 0 is the middle of the first column, 0.5 its right edge.
     """
@@ -22,24 +22,24 @@ class SourceWindow:
     centre: float
     """The centre p_t."""
     left: float
-    """The left edge, p_t - D, which may lie before the sentence."""
+    """The left edge, p_t - D, which may be to the left of the first word."""
     right: float
-    """The right edge, which may lie after the sentence."""
+    """The right edge, p_t + D, which may be to the right of the last word."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentencePicture:
-    """The heading of a figure of a sentence pair."""
+    """Base class of figures of texts, with their heading."""
 
     title: str = ""
     score: float | None = None
     """Log-probability of the target (natural log), if known."""
     left_out: int = 0
-    """Number of source tokens after the last one shown, which the model did not read."""
+    """Number of source tokens at the end that the model did not read; they are not shown."""
 
     @property
     def heading(self) -> str:
-        """Returns the title with the score and the number of unread source tokens."""
+        """The title with the score and the number of unread source tokens."""
         score = "" if self.score is None else f"  (score {self.score:.2f})"
         unread = (
             f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
@@ -47,7 +47,7 @@ class SentencePicture:
         return f"{self.title}{score}{unread}".strip()
 
     def with_title(self, title: str | None) -> Self:
-        """Returns the figure with only this title as heading; None changes nothing."""
+        """Returns the figure with this title as the whole heading; None leaves the figure unchanged."""
         return self if title is None else replace(self, title=title, score=None, left_out=0)
 
 
@@ -59,7 +59,7 @@ class AttentionPicture(SentencePicture):
         src_words: S column labels.
         tgt_words: T row labels.
         weights: (T, S), non-negative.
-        windows: T windows of local attention, one per row; empty for global attention.
+        windows: T local attention windows, one for each row; empty for global attention.
         p_gen: Probability that each row's word was generated rather than copied, (T,); None if the
             model cannot copy. A copying model has no windows.
         copied: The rows whose words were copied from the source.
@@ -84,14 +84,14 @@ class AttentionPicture(SentencePicture):
         assert self.p_gen is None or not self.windows
 
     def _repr_html_(self) -> str:
-        """Shows the page that `save` writes in a notebook frame."""
+        """Returns the page that `save` writes, embedded in a frame for notebooks."""
         from nmtkit.plots.pages import attention_page, framed
 
         return framed(attention_page([self], grid=False), height=450 + 28 * len(self.tgt_words))
 
     @property
     def is_summary(self) -> bool:
-        """Whether to draw a summary: the source as text with coverage, and p_gen under each target word.
+        """Whether to draw the pair as a summary: the source as text with coverage, and p_gen under each target word.
 
         True for every copying model, and for models that summarize articles with global attention.
         """
@@ -99,18 +99,18 @@ class AttentionPicture(SentencePicture):
 
     @property
     def coverage(self) -> NDArray[Any]:
-        """Returns the sum of the weights of each source word, (S,) (See et al. 2017, eq. 10)."""
+        """The sum of each source word's weights, (S,) (See et al. 2017, equation 10)."""
         return np.asarray(self.weights.sum(axis=0))
 
     def is_outside_window(self, row: int, column: int) -> bool:
-        """Returns whether a column lies outside the row's window and has no weight."""
+        """Returns whether a column is outside the row's window and has no weight."""
         if not self.windows or self.weights[row, column] > 0:
             return False
         return not self.windows[row].left <= column <= self.windows[row].right
 
     @property
     def max_weight(self) -> float:
-        """Returns the weight with the strongest colour: the maximum, so that diffuse attention is visible too."""
+        """The weight drawn in the strongest colour: the maximum, so that diffuse attention is also visible."""
         return float(self.weights.max()) or 1.0
 
 
@@ -140,14 +140,14 @@ class HeadsPicture(SentencePicture):
         assert self.cross.shape[2:] == (rows, columns)
 
     def _repr_html_(self) -> str:
-        """Shows the page that `save_heads` writes in a notebook frame."""
+        """Returns the page that `save_heads` writes, embedded in a frame for notebooks."""
         from nmtkit.plots.pages import framed, heads_page
 
         return framed(heads_page([self]), height=420 + 28 * max(self.cross.shape[2:]))
 
 
 def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, list[int]]:
-    """Returns the figure with at most `most` source words and without windows.
+    """Condenses a figure without windows to at most `most` source words.
 
     The words with the most coverage are kept. Each span between them becomes one word, "… 14
     words", with the sum of its weights, so that rows still sum to one.
@@ -172,7 +172,7 @@ def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, li
 
 
 def _starts(kept: np.ndarray[tuple[int, ...], np.dtype[np.int64]], count: int) -> list[int]:
-    """Returns where the kept words and the spans between them begin, out of `count` words."""
+    """Returns the start of each kept word and of each span between kept words, out of `count` words."""
     alone = np.zeros(count, dtype=bool)
     alone[kept] = True
     return [i for i in range(count) if i == 0 or alone[i] or alone[i - 1]]

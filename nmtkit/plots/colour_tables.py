@@ -1,4 +1,4 @@
-"""Coloured tables: attention entropy by layer and head, position vectors, and confusion of labels."""
+"""Coloured tables: attention entropy by layer and head, position embeddings, and confusion matrices of labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nmtkit.plots.fonts import printable
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
-"""Inches: cell width, minimum table width, title height, and margins."""
+"""Cell width, minimum table width, title height, and margins, in inches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
-    """Returns the entropy of a model with a single attention: one value."""
+    """Returns the mean entropy of a model with a single attention mechanism, as a table with one value."""
     values = np.concatenate([entropy(picture.weights) for picture in pictures])
     uniform = np.concatenate(
         [np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures]
@@ -77,7 +77,7 @@ def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
 def save_entropies(
     parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a coloured table per kind of attention, with layers as rows and heads as columns."""
+    """Writes a coloured table for each kind of attention, with layers as rows and heads as columns."""
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(
             f"{path}: the attention has non-finite weights; use an earlier checkpoint"
@@ -124,7 +124,7 @@ def _titled_figure(
     style: FigureStyle,
     path: str | Path,
 ) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
-    """Returns a figure wide enough for its title, its scale, and its width in inches."""
+    """Returns a figure wide enough for its title, its scale factors, and its width in inches."""
     width = max(width, fonts.widest([title], families, 12.0) + 0.5)
     figure, by = drawing.new_figure(width, height, style, path)
     figure.text(
@@ -160,7 +160,7 @@ def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, te
     layers, heads = part.values.shape
     texts = [[f"{value:.2f}" for value in row] for row in part.values]
     mesh = _draw_cells(axes, part.values, texts, top, shades, text)
-    named = part.values.size > 1  # a model with a single attention has no layers or heads to name
+    named = part.values.size > 1  # a single attention mechanism has no layers or heads to name
     axes.set_xticks(
         np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)]
     )
@@ -197,8 +197,8 @@ def save_confusion(
         axes.set_yticks(np.arange(len(names)) + 0.5, names)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
-        axes.set_xlabel("given", fontsize=9, color=drawing.FAINT)
-        axes.set_ylabel("wanted", fontsize=9, color=drawing.FAINT)
+        axes.set_xlabel("predicted label", fontsize=9, color=drawing.FAINT)
+        axes.set_ylabel("true label", fontsize=9, color=drawing.FAINT)
         place = ((margin + size + 0.2) / width, 0.25 / height, 0.12 / width, size / height)
         drawing.colour_bar(figure, mesh, place, "share of the row")
         drawing.save_figure(figure, path, shown)
@@ -207,7 +207,7 @@ def save_confusion(
 def save_positions(
     table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes position vectors (Vaswani et al. 2017, 3.5), (positions, model width), as colours."""
+    """Draws position embeddings (Vaswani et al. 2017, section 3.5), (positions, model width), as colours."""
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
 

@@ -23,7 +23,7 @@ LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
 """(update, value) pairs in order of updates."""
 Curves = Sequence[tuple[Points, Points]]
-"""Points of the training batches and the validation set, per run."""
+"""Points of the training batches and of the validation set, for each run."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Training:
 def save_training(
     runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a figure of runs: loss, perplexity, score (or gradient norm) and learning rate over updates.
+    """Draws the loss, perplexity, score (or gradient norm) and learning rate of runs over updates.
 
-    Each run has a colour; thin lines are training batches, thick lines the validation set, dotted
-    lines stage boundaries. There is no title unless the `style` has one.
+    Each run has a colour. Thin lines show training batches, thick lines the validation set, and
+    dotted lines stage boundaries. There is no title unless the `style` has one.
     """
     from matplotlib.lines import Line2D
 
@@ -154,7 +154,7 @@ def _draw_panel(
     drawing.plain_axes(axes, text)
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
-        # Points are marked only if they are few; many markers would overlap.
+        # Points are marked only if there are few of them; many markers would overlap.
         for points, width, alpha, most in (
             (train, 1.0 * text, 0.7, 1),
             (valid, 2.2 * text, 1.0, MAX_MARKERS),
@@ -213,7 +213,7 @@ def _stages(
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Returns colour, marker and dashes of a curve, a unique combination for the first 256 curves."""
+    """Returns the colour, marker and dashes of a curve; the first 256 curves have different combinations."""
     round_of_colours, colour = divmod(number, len(drawing.SERIES))
     round_of_dashes, dashes = divmod(round_of_colours, len(DASHES))
     return {
@@ -230,10 +230,10 @@ def save_by_length(
     path: str | Path,
     few: Sequence[bool] = (),
 ) -> None:
-    """Writes the BLEU of systems by sentence length, as Bahdanau et al. 2015, figure 2.
+    """Draws the BLEU of systems by sentence length, as in Bahdanau et al. 2015, figure 2.
 
-    `ranges` are labels such as "1-10", shown with the `counts` of their sentences. Ranges marked as
-    `few` have too few sentences for a reliable score and get hollow points.
+    `ranges` are labels such as "1-10", shown with their numbers of sentences, `counts`. Ranges marked
+    as `few` have too few sentences for a reliable score, and get hollow points.
     """
     names = [printable(name) for name, _ in systems]
     few = few or [False] * len(ranges)

@@ -1,8 +1,8 @@
 """Texts with a classifier's attention, as in Yang et al. 2016, figure 5: sentences red, words blue.
 
-Next to each sentence is its weight p_s on a red background. The blue of a word is sqrt(p_s) p_w,
-where p_w is its weight within the sentence, so words in a sentence with a small weight are pale but
-visible.
+Next to each sentence is its weight p_s on a red background. The shade of blue of a word is
+sqrt(p_s) p_w, where p_w is its weight within the sentence, so words in a sentence with a small
+weight are pale but visible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nmtkit.plots.fonts import printable
 
 REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
 WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0
-"""Inches: sheet, margins, weight column, line and space; and the font size of words in points."""
+"""Sizes of the sheet, margins, weight column, line and space in inches; font size of words in points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +37,12 @@ class DocumentPicture(SentencePicture):
 
     @property
     def of_sentences(self) -> NDArray[np.float64]:
-        """p_s, `(N,)`."""
+        """The weight p_s of each sentence, `(N,)`."""
         return np.array([own.sum() for own in self.weights])
 
     @property
     def shades(self) -> list[NDArray[np.float64]]:
-        """Returns sqrt(p_s) p_w of each word, relative to the maximum."""
+        """sqrt(p_s) p_w for each word, relative to the maximum."""
         shades = [
             own / np.sqrt(max(share, 1e-12))
             for own, share in zip(self.weights, self.of_sentences, strict=True)
@@ -54,11 +54,11 @@ class DocumentPicture(SentencePicture):
 def save_documents(
     pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Draws texts below each other."""
+    """Draws texts one below the other."""
     pictures = [picture.with_title(style.title) for picture in pictures]
     if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
         raise NmtkitError(
-            f"{path}: there is no text, or the attention has non-finite weights; in that case, use "
+            f"{path}: there is no text, or the attention has non-finite weights; add text, or use "
             "an earlier checkpoint"
         )
     headings = [printable(picture.heading) for picture in pictures]
@@ -104,7 +104,7 @@ Places = list[list[tuple[float, float, float]]]
 def _laid_out(
     picture: DocumentPicture, widths: dict[str, float], y: float, larger: float
 ) -> tuple[Places, float]:
-    """Returns the places of a text whose first line is at `y`, and where the next text can begin."""
+    """Returns the positions of a text's words, with the first line at `y`, and the position below the text."""
     places, left = [], MARGIN + WEIGHT * larger + 0.12
     for sentence in picture.sentences:
         row, x = [(MARGIN, y, WEIGHT * larger)], left

@@ -1,4 +1,4 @@
-"""Colours, settings, axes and file output, which all matplotlib figures share."""
+"""Colours, settings, axes and file output shared by all matplotlib figures."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class ScaleFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class FigureStyle:
-    """The style of a figure; unset values are chosen by the figure."""
+    """The style of a figure; each kind of figure has its own defaults for unset values."""
 
     title: str | None = None
     """Title that replaces the default; an empty string means no title."""
     size: tuple[float, float | None] | None = None
-    """Width, and optionally maximum height, in inches. Figures are scaled to fit; not for .html."""
+    """Width and, optionally, maximum height in inches. Figures are scaled to fit; attention pages in HTML ignore it."""
     font: str = ""
     """Font family."""
     font_size: float | None = None
     """Font size of words and legends in points; all other text scales accordingly."""
     colours: tuple[str, ...] = ()
-    """Colours of shades from lowest to highest, or a matplotlib colour map; for curves, one per curve."""
+    """Colours for shades, from lowest to highest, or a matplotlib colour map; for curves, one colour per curve."""
 
     def __post_init__(self) -> None:
         """Raises an error unless the font and the colours exist."""
@@ -84,11 +84,11 @@ class FigureStyle:
 
     @property
     def dpi(self) -> float:
-        """Dots per inch of .png: print resolution if the size is set."""
+        """Resolution of .png files in dots per inch; print resolution if the size is set."""
         return BEST_DPI if self.size is None else PRINT_DPI
 
     def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
-        """Returns the scale of a figure of this natural size in inches with words of `font_size` points."""
+        """Returns the scale factors of a figure with this natural size in inches and words of `font_size` points."""
         scale = self.scale(width, height)
         return ScaleFactors(scale, scale if self.font_size is None else self.font_size / font_size)
 
@@ -100,7 +100,7 @@ class FigureStyle:
         return min(widest / width, math.inf if highest is None else highest / height)
 
     def shades(self) -> Any:
-        """Returns the colour map of weights, by default from white to dark blue."""
+        """Returns the colour map for weights, by default from white to dark blue."""
         import matplotlib
         from matplotlib.colors import LinearSegmentedColormap, is_color_like
 
@@ -153,15 +153,15 @@ def is_dark(colour: Sequence[float]) -> bool:
 
 @contextmanager
 def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]:
-    """Configures matplotlib for the figure `path`; yields font families for `text`, `font` first.
+    """Configures matplotlib for the figure `path`; yields the font families for `text`, `font` first.
 
-    Warns (PictureWarning) if no installed font can show some letters of a .png or .pdf.
+    Issues a PictureWarning if some characters of a .png or .pdf have no glyphs in any installed font.
     """
     import matplotlib
 
     suffix = picture_format(path)
     families, missing = fonts.choose_fonts(text, font or fonts.FIRST_FONT)
-    if missing and suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
+    if missing and suffix in (".png", ".pdf"):  # the other formats use the viewer's fonts
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
         warning = (
             f"no installed font has glyphs for {letters}, which are drawn as boxes. Install a "
@@ -211,7 +211,7 @@ def new_figure(
         by = by._replace(length=max(by))
     elif rigid is not None and by.text > MAX_TEXT * by.length:
         raise no_room(rigid, 10.0 * MAX_TEXT * by.length)
-    parameters: Any = matplotlib.rcParams  # matplotlib's type lists every key
+    parameters: Any = matplotlib.rcParams  # matplotlib's type accepts only literal keys
     ticks = [f"{axis}tick.{kind}" for axis in "xy" for kind in ("major", "minor")]
     lengths = [f"{tick}.{part}" for tick in ticks for part in ("size", "width", "pad")]
     for name in ("axes.linewidth", "axes.labelpad", "axes.titlepad", *lengths):
@@ -258,7 +258,7 @@ def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) 
 def save_figure(
     figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a figure within its `settings`; `title` is its description in .html."""
+    """Writes a figure, within its `settings`; `title` is the description of its image in .html."""
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")

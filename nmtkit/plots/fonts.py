@@ -1,4 +1,4 @@
-"""Fonts: printable letters, installed fonts that have them, and text sizes."""
+"""Printable characters, installed fonts that have glyphs for them, and text sizes."""
 
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -9,18 +9,18 @@ FIRST_FONT = "DejaVu Sans"  # installed with matplotlib
 
 
 class PictureWarning(UserWarning):
-    """A figure was written, but some of its letters are not displayed correctly."""
+    """A figure was written, but some of its characters are not displayed correctly."""
 
 
 def printable(text: str) -> str:
-    """Makes control characters and lone surrogates visible, which XML, UTF-8 and terminals cannot contain."""
+    """Replaces control characters and lone surrogates, which break XML, UTF-8 or terminals, with a visible mark."""
     if text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
 def choose_fonts(text: str, first: str) -> tuple[list[str], set[str]]:
-    """Returns the font families needed for all letters, and the letters without a glyph."""
+    """Returns the font families that a text needs, and its characters without a glyph in any font."""
     from matplotlib import font_manager
 
     families = [first]
@@ -38,10 +38,10 @@ def choose_fonts(text: str, first: str) -> tuple[list[str], set[str]]:
 
 
 def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
-    """Returns names and files of upright fonts of normal weight, best guesses first."""
+    """Yields the names and files of upright fonts of normal weight, best guesses first."""
     from matplotlib import font_manager
 
-    # Han letters look different in each East Asian language; other letters of the text indicate the language.
+    # Han characters look different in each East Asian language; other letters of the text indicate the language.
     names = {unicodedata.name(c, "").split(" ")[0] for c in text}
     language = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
 
@@ -88,7 +88,7 @@ def _glyphs(path: str) -> frozenset[int]:
 def measure_labels(
     labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
 ) -> list[tuple[float, float]]:
-    """Returns width and height of each label in inches; `bold` has the indices of bold labels."""
+    """Returns the width and height of each label in inches; `bold` has the indices of bold labels."""
     return [
         _size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)
     ]

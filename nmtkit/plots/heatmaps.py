@@ -1,4 +1,4 @@
-"""Attention heat maps in the format given by the file name; loads matplotlib on use."""
+"""Attention heat maps in the format given by the file name; loads matplotlib only when needed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def save(
 ) -> None:
     """Writes figures to one file; the suffix selects the format.
 
-    A figure that `is_summary` becomes a heat map with rows and columns swapped (`SummaryPanel`), or
-    two coloured texts in .html.
+    A figure whose `is_summary` is True becomes a heat map with rows and columns swapped
+    (`SummaryPanel`), or two coloured texts in .html.
 
-    Several figures fill one sheet row by row in .png and .svg, get one page each in .pdf and follow
-    one another in .html. In a `grid` all are on one sheet (one page of .pdf, side by side in .html)
+    Several figures fill one sheet row by row in .png and .svg, get one page each in .pdf, and follow
+    one another in .html. In a `grid`, all are on one sheet (one page of .pdf, side by side in .html)
     in aligned rows and columns with equal cells. The size in `style` applies to the whole sheet.
 
-    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
+    Issues a PictureWarning if some characters of a .png or .pdf have no glyphs in any installed font.
     """
     suffix = picture_format(path)
     pictures = [picture.with_title(style.title) for picture in pictures]
@@ -55,7 +55,7 @@ def save(
 
 
 class _Sheet(NamedTuple):
-    """Panels with the positions of their upper left corners in inches from the sheet's corner."""
+    """Panels with the positions of their upper left corners, in inches from that of the sheet."""
 
     places: list[tuple[Panel, float, float]]
     width: float
@@ -131,7 +131,7 @@ def _fitted(
                 else (least, middle)
             )
     length = scale(least)
-    # Letter widths are not exactly proportional to the font size, so the fit is repeated; the margins take the rest.
+    # Letter widths are not exactly proportional to the font size, so the fit is repeated; the margins absorb the rest.
     length *= min(
         style.scale(sheet.width, sheet.height)
         for sheet in build(ScaleFactors(length, least * length))
@@ -160,7 +160,7 @@ def _shelves(panels: Sequence[Panel]) -> _Sheet:
 
 
 def _grid(panels: Sequence[Panel]) -> _Sheet:
-    """Lays panels out in aligned rows and columns such that a full sheet is about 4:3."""
+    """Lays panels out in aligned rows and columns so that the sheet is full and its shape is close to 4:3."""
     gap = GAP * panels[0].by.length
 
     def edges(sizes: Sequence[float]) -> list[float]:

@@ -33,9 +33,9 @@ def picture_format(path: str | Path) -> str:
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        given = f"'{path.suffix}'" if path.suffix else "no suffix"
+        given = f"the suffix '{path.suffix}'" if path.suffix else "a name without a suffix"
         raise NmtkitError(
-            f"{path}: {given} is not an image format; use a name that ends in {', '.join(FORMATS)}"
+            f"{path}: {given} does not select a supported image format; use one of {', '.join(FORMATS)}"
         )
     if not path.parent.is_dir():
         raise NmtkitError(
@@ -126,14 +126,14 @@ def framed(page: str, height: int) -> str:
 
 
 def direction(words: Sequence[str]) -> str:
-    """Returns the direction of a line from its first letter that has one."""
+    """Returns the text direction of a line: that of the first letter with a direction."""
     kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"
 
 
 def is_upright(word: str) -> bool:
-    """Writes East Asian text upright from top to bottom, and rotates other text to read upwards."""
+    """Returns whether to write a word upright from top to bottom, as in East Asian text, instead of rotating it."""
     return any(unicodedata.east_asian_width(c) in "WF" for c in word)
 
 
@@ -165,7 +165,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
 
 
 def _as_style(text: str) -> object:
-    """Returns CSS that cannot close its own element."""
+    """Returns CSS that cannot end the style element that contains it."""
     from markupsafe import Markup
 
     return Markup(text.replace("<", ""))
@@ -174,8 +174,8 @@ def _as_style(text: str) -> object:
 def save_heads(pictures: Sequence[HeadsPicture], path: str | Path, css: str = "") -> None:
     """Writes the attention of every layer and head as one .html file.
 
-    The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
-    one of them, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
+    The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and a
+    selected head, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
     """
     require_html(path)
     check_sentences(

@@ -25,22 +25,22 @@ COPIED, COPYING, GENERATING, COVERAGE, STRETCH = (
     "#6b7280",
 )
 MAX_LABEL, MAX_ROWS = 36, 60
-"""Maximum letters per label, and rows per article."""
+"""Maximum number of characters in a label, and of rows in an article."""
 ROTATION = 50.0
 """Rotation of column labels, in degrees."""
 TITLE_SIZE, NOTE_SIZE = 12.0, 8.0
 """Font sizes, in points."""
 COLOUR_BAR, LEAST_BOX, TITLE_WIDTH = 0.9, 0.8, 4.5
-"""Inches: colour bar with labels, minimum height of the cells, and minimum width for the title."""
+"""Width of the colour bar with labels, minimum height of the cells, and minimum width for the title, in inches."""
 STRIP, GAP, NOTE = 0.5, 0.1, 0.17
-"""Inches: strips of coverage and p_gen, their distance from the cells, and a line of notes."""
+"""Sizes of the coverage and p_gen strips, their distance from the cells, and the height of a note, in inches."""
 
 Place = Callable[[float, float, float, float], tuple[float, float, float, float]]
 """Converts a box (right, down, width, height) in inches from the panel's corner to figure fractions."""
 
 
 class Panel(ABC):
-    """A figure with its measures; lengths in inches and fonts in points, both scaled.
+    """A figure with its measurements: lengths in inches, and font sizes in points, both scaled.
 
     The width includes the labels on the left and the colour bar on the right; the height includes
     title and notes.
@@ -142,11 +142,11 @@ class Panel(ABC):
 
     @abstractmethod
     def _add(self, axes: drawing.Axes, place: Place) -> None:
-        """Draws elements that only this kind of panel has on and around the `axes` of the cells."""
+        """Draws the elements specific to this kind of panel, on and around the `axes` of the cells."""
 
 
 class TranslationPanel(Panel):
-    """A translation; `longest` is the number of words that determines the cell size."""
+    """A translation; `longest` is the number of words that determines the size of its cells."""
 
     def __init__(
         self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors
@@ -201,7 +201,7 @@ def _draw_windows(axes: drawing.Axes, picture: AttentionPicture, length: float) 
 
 
 class SummaryPanel(Panel):
-    """A summary with one column per word; it shares its cell size with all figures in `alike`.
+    """A summary with one column for each of its words; all figures in `alike` have the same cell size.
 
     The article runs from top to bottom in at most `MAX_ROWS` rows of words and spans; `sizes` has
     the number of words per row. Bars next to the rows show coverage, and a strip below shows p_gen.
@@ -307,7 +307,7 @@ def _fit_title(
 
 
 def _shortened(words: Sequence[str]) -> list[str]:
-    """Shortens labels to `MAX_LABEL` letters with "…" in the middle."""
+    """Shortens labels to `MAX_LABEL` characters with "…" in the middle."""
     labels, half = [printable(word) for word in words], MAX_LABEL // 2
     return [
         word if len(word) <= MAX_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels

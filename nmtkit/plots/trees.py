@@ -22,18 +22,18 @@ class TreeNode:
     """Index of the extended hypothesis among those kept by the previous step, counted from 0."""
     fate: Fate
     token_log_prob: float
-    """Log-probability of the token, in nats like all values here."""
+    """Log-probability of the token; all values of a node are in nats."""
     log_prob: float
     """Log-probability of the whole hypothesis."""
     margin: float | None
-    """`log_prob` minus that of the last kept hypothesis (for an end: the last that could end), or None."""
+    """`log_prob` minus that of the last hypothesis that was kept or, for EOS, that could end; None if there is none."""
     score: float | None = None
     """Log-probability with penalties if the hypothesis ends here; None if blocked."""
     rule: str = ""
-    """Key of the recipe's `search` group that blocked the token."""
+    """Key of the recipe's `search` group whose rule blocked the token; empty if no rule did."""
 
     def gap(self, digits: int) -> str:
-        """Describes the distance to the last kept hypothesis, e.g. "0.24 below"; empty if `margin` is None."""
+        """Describes `margin` with the given number of decimals, e.g. "0.24 below"; empty if it is None."""
         if self.margin is None:
             return ""
         side = "below" if self.margin < 0 else "above"
@@ -48,7 +48,7 @@ class RankedResult:
     score: float
     log_prob: float
     finished: bool
-    """Whether the result ended by itself; False if it was truncated at the length limit."""
+    """Whether the result ended with EOS; False if it was truncated at the length limit."""
     step: int
     """Step of the last token, counted from 0."""
     number: int
@@ -57,7 +57,7 @@ class RankedResult:
 
 @dataclass(frozen=True)
 class SearchTree:
-    """The search of one sentence."""
+    """The tree of the search for one sentence's translation."""
 
     source: str
     name: str
@@ -70,10 +70,10 @@ class SearchTree:
     results: Sequence[RankedResult]
     """Results, best first."""
     stopped: str
-    """Description of why the search ended."""
+    """The reason why the search ended, as a sentence without a full stop."""
 
     def path(self, last: int, number: int) -> list[tuple[int, int]]:
-        """Returns step and number of each token on the path to token `number` of step `last`."""
+        """Returns the step and number of each token on the path to token `number` of step `last`."""
         path = []
         for step in range(last, -1, -1):
             path.append((step, number))
@@ -86,19 +86,19 @@ class SearchTree:
 
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
-        """Returns step and number of each token of the best result."""
+        """The step and number of each token of the best result."""
         return frozenset(
             step for result in self.results[:1] for step in self.path(result.step, result.number)
         )
 
     def _repr_html_(self) -> str:
-        """Shows the page that `save_search` writes in a notebook frame."""
+        """Returns the page that `save_search` writes, embedded in a frame for notebooks."""
         most = max(map(len, self.steps))
         return framed(search_page([self]), height=420 + 58 * most + 28 * len(self.results))
 
 
 def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
-    """Writes the searches of sentences as one .html file."""
+    """Writes search trees as one .html file."""
     require_html(path)
     write_picture(search_page(trees).encode(), path)
 

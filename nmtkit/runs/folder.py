@@ -1,6 +1,6 @@
 """The folder of a run: the paths of its files, and the lock that lets only one process write at a time.
 
-A run that replaces an earlier run sets it aside until the new run has saved a checkpoint.
+If a new run replaces an earlier one, the earlier run is set aside until the new run has saved a checkpoint.
 """
 
 import os
@@ -47,14 +47,15 @@ class RunFolder:
     chosen = _File("chosen.yaml")
     request = _File("request.json")  # the files and options for which `chosen` was proposed
     text = _File("text")  # the text of `chosen`, if validation pairs were held out
-    origin = _File("origin.json")  # the run with the initial weights, its checksum and scores
+    origin = _File(
+        "origin.json"
+    )  # the run that provided the initial weights, their checksum, and scores
     vocabulary = _File("vocabulary")  # the tokenizers
     user_module = _File(COPY)  # the file of `--user-module`
-    data = _File(
-        "data"
-    )  # the memory-mapped arrays; those of stages with their own text are in `NAME`
+    # the memory-mapped arrays; a stage with its own text has its arrays in the subfolder `NAME`
+    data = _File("data")
     report = _File("data-report.json")  # counts and problems of the text
-    # weights and training state; those of stages are in `1-NAME`, `2-NAME`
+    # weights and training state; stages have the subfolders `1-NAME`, `2-NAME`
     checkpoints = _File("checkpoints")
     # written by `nmtkit average`; the only weights of an imported run
     average = _File("average.safetensors")
@@ -66,11 +67,11 @@ class RunFolder:
     # the recipe settings that decoding needs, for a finished, averaged or imported run
     inference = _File("inference.json")
     result = _File("result.json")  # how training ended; only finished runs have it
-    train_log = _File("train.log")  # messages of training with timestamps, for people
+    train_log = _File("train.log")  # timestamped messages of training, for people
     test_output = _File("test.out")  # translations of the test set, one per line
     test_scores = _File("test.json")
     page = _File("report.html")  # curves, samples, data, machine
-    lock = _File("run.lock")  # names the process that holds the lock; never removed
+    lock = _File("run.lock")  # names the process that holds the lock; removed only with the run
     # the weights in CTranslate2's format; recreated if it is missing
     ctranslate2 = _File("ctranslate2")
     # the run folder of the earlier run, until the new run has a checkpoint
@@ -82,7 +83,7 @@ class RunFolder:
         return cls(Path(path) if path else RUNS_FOLDER / name)
 
     def stage(self, number: int, name: str) -> Path:
-        """Returns the checkpoint folder of a stage, counted from 1; in a run without stages, the name is empty."""
+        """Returns the checkpoint folder of a stage, counted from 1; the name is empty in a run without stages."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
 
     def exists(self) -> bool:
@@ -97,7 +98,7 @@ class RunFolder:
         ]
 
     def lock_holder(self) -> str:
-        """Returns the process that holds the lock, e.g. "process 7 on host"; empty if none or unknown."""
+        """Returns the process that holds the lock, e.g. "process 7 on host"; empty if none is known."""
         with suppress(OSError, ImportError), self.lock.open("rb") as file:
             import fcntl  # does not exist on Windows
 
@@ -173,11 +174,11 @@ def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
 class RunLock(AbstractContextManager["RunLock"]):
     """The exclusive right to write in a run's folder; `lock_run` acquires it.
 
-    Acquiring the lock creates the folder if necessary. The lock ends with `close` or with the process. `flock` also
-    works on network file systems.
+    Acquiring the lock creates the folder if necessary. The lock is released by `close`, or when the process ends.
+    `flock` also works on network file systems.
     """
 
-    # A class attribute, because `__del__` needs it even if a signal ends `__init__` before its first line.
+    # A class attribute, because `__del__` needs it even if a signal interrupts `__init__` before its first line.
     _file: int | None = None
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
@@ -248,7 +249,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             _linked(folder.recipe, RunFolder(kept).recipe)
 
     def commit_or_rollback(self) -> None:
-        """Removes the run set aside if the new one has a checkpoint; otherwise restores it."""
+        """Removes the run that was set aside if the new run has a checkpoint; otherwise restores it."""
         folder, kept = self._folder, self._folder.replaced
         earlier, stay = RunFolder(kept), {folder.lock, folder.recipe, folder.ctranslate2, kept}
         if not kept.is_dir():
@@ -257,7 +258,7 @@ class RunLock(AbstractContextManager["RunLock"]):
             if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
-            # Without its recipe, the earlier run is incomplete, because a process was killed while it moved the run.
+            # Without its recipe, the earlier run is incomplete, because a process was killed while moving it.
             if earlier.exists():
                 for part in {*folder.parts()} - stay:
                     _remove(part)
@@ -297,7 +298,7 @@ class RunLock(AbstractContextManager["RunLock"]):
 
     @property
     def is_open(self) -> bool:
-        """Returns whether the lock is still held."""
+        """Whether the lock is still held."""
         return self._file is not None
 
 
@@ -305,7 +306,7 @@ _LOCKS: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
 
 
 def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
-    """Locks a run's folder for this process; the process may acquire the lock repeatedly."""
+    """Locks a run's folder for this process, which may acquire the same lock repeatedly."""
     place = os.path.realpath(folder.path)
     known = _LOCKS.get(place)
     if known is None or not known.is_open:

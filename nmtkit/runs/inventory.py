@@ -25,7 +25,7 @@ class RunSummary:
     state: str = ""
     """`finished`, `stopped`, `training`, `preprocessed` or `damaged`."""
     why: str = ""
-    """The reason why it finished, the process that trains it, or the damage."""
+    """The reason why training ended, the process that is training the run, or a description of the damage."""
     updates: int | None = None
     metric: str = ""
     """The metric that selects the best weights."""
@@ -34,7 +34,7 @@ class RunSummary:
     test: dict[str, float] = field(default_factory=dict)
     size: int = 0
     changed: float = 0.0
-    """Time of the last change of the log or the recipe, in seconds since 1970."""
+    """Time of the last change to the recipe, the metrics or the result, in seconds since 1970."""
 
 
 def list_runs(runs: Path = RUNS_FOLDER) -> list[RunSummary]:
@@ -77,9 +77,9 @@ def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
     if folder.result.is_file():
         result = parse_json(folder.result.read_bytes(), str(folder.result))
         why, share = result["reason"], result.get("scheduled")
-        # the learning rate had not decayed to its end
+        # training ended before the learning rate schedule did
         if share not in (None, 1) and why != "patience":
-            why = f"cut by {why}"
+            why = f"cut short by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
     return {
         "state": "stopped" if folder.has_checkpoint() else "preprocessed",
@@ -98,7 +98,7 @@ def _size(folder: Path) -> int:
 
 
 def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
-    """Returns the folder of a run by its name under `runs`, or by its path."""
+    """Returns the folder of a run that is not in use, by the run's name under `runs` or by its path."""
     folder = RunFolder(runs / name)
     folder = folder if folder.exists() else RunFolder(Path(name))
     if not folder.path.is_dir():
@@ -110,7 +110,7 @@ def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
         )
     if folder.path.is_symlink():
         raise NmtkitError(
-            f"{folder.path} is a link to a run in another place; use {folder.path.resolve()} instead"
+            f"{folder.path} is a symbolic link to a run; use {folder.path.resolve()} instead"
         )
     if writer := folder.lock_holder():
         raise NmtkitError(
@@ -142,7 +142,7 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
 
 
 def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
-    """Renames or moves a run returned by `require_run`; updates the paths within the run in its files."""
+    """Renames or moves a run returned by `require_run`; updates the run's path in its own files."""
     if "/" not in name and not is_valid_name(name):
         raise NmtkitError(f"{name!r} is not a valid folder name; use another name, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
@@ -151,13 +151,13 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
     # YAML breaks long lines at spaces.
     place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))
-    # A run that was trained without a recipe keeps its held-out pairs in its folder.
+    # A run that was trained without a recipe has its held-out pairs in its folder, so its files contain their paths.
     files = filter(Path.is_file, (folder.recipe, folder.chosen, folder.request, folder.report))
     own = [part.name for part in files if place.search(part.read_bytes())]
     if own and ('"' in name or dump_yaml({"path": os.fsdecode(now)}).split()[1][0] in "'\""):
         raise NmtkitError(
-            f"{new.path}: files of the run contain its path, and would be invalid with this name; "
-            "choose a name without quotes, : and #"
+            f"{new.path}: the run's files store its path, and this name would make them invalid YAML; "
+            "choose a name without quotes, colons or number signs (#)"
         )
     with lock_run(folder, notify):
         try:

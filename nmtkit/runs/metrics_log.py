@@ -33,7 +33,7 @@ _NO_SCORES = ("loss", "perplexity", "seconds")
 
 
 class MetricsLog:
-    """Writes and reads the log, one event per line; also writes to TensorBoard if installed."""
+    """Writes and reads `metrics.jsonl`, which has one event per line; also writes to TensorBoard if it is installed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class MetricsLog:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None, unvalidated: str | None = None) -> None:
-        """Opens TensorBoard; for a resumed run, drops the events that were logged after update `after`.
+        """Opens the TensorBoard log; for a resumed run, drops the events that were logged after update `after`.
 
         `unvalidated` is the stage whose state was saved before the validation of that update, which is then repeated.
         """
@@ -54,7 +54,10 @@ class MetricsLog:
             self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
     def add(self, event: Event, stage: str = "", samples: Sequence[Sequence[str]] = ()) -> None:
-        """Writes a `Step`, or an `Evaluated` with `Validation.samples`; updates are counted from the first stage."""
+        """Writes a `Step`, or an `Evaluated` with `Validation.samples`; ignores other events.
+
+        The event's updates must be counted from the beginning of the first stage.
+        """
         if isinstance(event, Step):
             group, values = "train", event.figures()
         elif isinstance(event, Evaluated):
@@ -87,14 +90,16 @@ class MetricsLog:
             self._tensorboard.close()
 
     def truncate_after(self, after: int, unvalidated: str | None = None) -> None:
-        """Drops events after an update, and an incomplete last line; a resumed run logs them again. See `begin`."""
+        """Drops events after an update, which a resumed run logs again, and an incomplete last line; see `begin`."""
         again = after, _kind(Evaluated), unvalidated
         kept = []
         try:
-            lines = self._text(errors="replace").split("\n")  # samples may contain other separators
+            lines = self._text(errors="replace").split(
+                "\n"
+            )  # samples may contain other line separators
         except OSError as fault:
             raise NmtkitError(
-                f"{self.path} cannot be read ({fault}); to continue, move the file to another place"
+                f"{self.path} cannot be read ({fault}); to continue, move the file elsewhere"
             ) from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
@@ -108,9 +113,10 @@ class MetricsLog:
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> Iterator[tuple[str, Step | Evaluated]]:
-        """Yields all events in order with their stage ("" without stages), counted from the first stage.
+        """Yields all events in order, each with its stage, or "" without stages.
 
-        Infinite or missing values become NaN. An incomplete last line of a run in training is skipped.
+        Updates are counted from the beginning of the first stage. Infinite or missing values become NaN. If the run is
+        still training, an incomplete last line is skipped.
         """
         try:
             lines = self._text().split("\n")
@@ -144,12 +150,12 @@ class MetricsLog:
         if reached < made:
             raise DataError(
                 f"{self.path} ends at update {reached:,}, but training ran for {made:,} updates, so "
-                "the file is truncated; restore it from a copy of the run, or, to plot the rest, delete "
+                "the file is truncated; restore it from a copy of the run, or, to plot what is left, delete "
                 f"{self.folder.result}"
             )
 
     def samples(self) -> list[tuple[int, list[list[str]]]]:
-        """Returns the samples (source, reference, answer) of each validation that logged any, with its update."""
+        """Returns the update and the samples (source, reference, answer) of each validation that logged samples."""
         records = [
             parse_json(line, self.path.name)
             for line in self._text().split("\n")[:-1]
@@ -163,7 +169,7 @@ class MetricsLog:
         return self.path.read_text(encoding="utf-8", errors=errors)
 
     def _updates_made(self) -> int:
-        """Returns the number of updates of a finished run; 0 if the run is unfinished or the number unknown."""
+        """Returns the number of updates of a finished run; 0 if the run is unfinished or the number is unknown."""
         try:
             result = self.folder.result
             return (
@@ -207,13 +213,13 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
 def training_curves(run: Run, name: str) -> Training:
     """Returns the learning curves of a run, which may still be training.
 
-    The score is the recipe's training.best_metric, or else BLEU or ROUGE-L.
+    The score is the recipe's `training.best_metric` or, if it was not logged, BLEU, ROUGE-L or another logged metric.
     """
     events = [*MetricsLog(run.folder).read()]
     steps = [event for _, event in events if isinstance(event, Step)]
     validations = [event for _, event in events if isinstance(event, Evaluated)]
     stages = {stage: event.update for stage, event in events if stage}
-    # The metric of the last stage. If the recipe is missing, the logged values are shown nevertheless.
+    # The metric of the newest stage. Without a recipe, the logged values are still shown.
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
     measured = dict.fromkeys(
         name for one in validations for name in one.metrics if name not in _NO_SCORES
@@ -250,9 +256,9 @@ _GIT_SECONDS = 10
 
 
 class TrainLog:
-    """Writes the messages of a run; messages before `open` are buffered.
+    """Writes the messages of a run to `train.log`; messages before `open` are buffered.
 
-    If the file cannot be written, `notify` gets a message, and training continues.
+    If the file cannot be written, `notify` receives a message, and training continues.
     """
 
     def __init__(self, command: Sequence[str], notify: Notify) -> None:
@@ -266,7 +272,7 @@ class TrainLog:
         self.write(f"{versions}, {platform.platform()}\ncode: {code_state()}")
 
     def open(self, folder: RunFolder) -> None:
-        """Appends to the file in the run's folder."""
+        """Opens the file in the run's folder for appending, and writes the buffered messages."""
         waiting, self._waiting = self._waiting, []
         try:
             self._file = folder.train_log.open("a", encoding="utf-8", buffering=1)

@@ -1,6 +1,6 @@
 """A run: its folder and write lock, recipe, tokenizers, stages, weights and model.
 
-`find_run` contains the rules for finding a command's run with or without a name.
+`find_run` has the rules for choosing a command's run, whether or not the user names one.
 """
 
 import os
@@ -71,11 +71,11 @@ class InferenceConfig(Settings):
     model: AnyModelConfig
     search: AnySearch
     max_source_tokens: int | None = None
-    """Maximum number of source tokens that the model reads; None means no limit."""
+    """Maximum number of source tokens that the model reads; None for no limit."""
     checkpoints: str = ""
-    """The folder of the stage within the run's folder."""
+    """The stage's checkpoint folder, relative to the run's folder."""
     recipe_sum: str = ""
-    """Checksum of `recipe.yaml`; if the recipe is edited by hand, this file is out of date."""
+    """Checksum of `recipe.yaml`; if the recipe has been edited since, `inference.json` is out of date."""
     user_module: str = ""
     """SHA-256 checksum of `user_module.py`, if the run has one."""
 
@@ -92,24 +92,24 @@ class InferenceConfig(Settings):
 
 
 def source_token_limit(recipe: "Recipe") -> int | None:
-    """Returns the number of source tokens that a recipe's model reads; None means no limit."""
+    """Returns the maximum number of source tokens that a recipe's model reads; None for no limit."""
     cuts = recipe.data.truncation
     return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
 
 @dataclass(frozen=True)
 class SavedStage:
-    """A stage of a run with its complete recipe; a run without stages is one unnamed stage."""
+    """A stage of a run with its complete recipe; a run without stages has a single unnamed stage."""
 
     name: str
     recipe: "Recipe"
     checkpoints: CheckpointManager
     data: Path
-    """The folder of its encoded text."""
+    """Folder of the stage's encoded text."""
 
 
 class Run(AbstractContextManager["Run"]):
-    """A run in its folder; this process may write there while it holds the lock (`may_write`).
+    """A run in its folder, to which this process may write while it holds the lock (`may_write`).
 
     `Run(folder)` and `open` are for reading; `create` and `open_to_write` also hold the lock until `close`. Creating
     the object does not access any files; the recipe is read once, on demand.
@@ -173,7 +173,7 @@ class Run(AbstractContextManager["Run"]):
     ) -> "Run":
         """Writes a run whose weights were not trained in its folder, i.e. an imported model or a copy.
 
-        The folder is new, and not yet known to other processes. `reason` is the origin of the weights, such as
+        The folder must be new and unknown to other processes. `reason` is the origin of the weights, such as
         "imported".
         """
         tokenizers.save(folder.vocabulary)
@@ -194,12 +194,12 @@ class Run(AbstractContextManager["Run"]):
         return self._lock is not None and self._lock.is_open
 
     def commit(self) -> None:
-        """Removes the run that this run replaces, if this run has a checkpoint."""
+        """Removes the earlier run that this run replaces, or restores it if this run has no checkpoint."""
         if self._lock is not None and self._lock.is_open:
             self._lock.commit_or_rollback()
 
     def close(self) -> None:
-        """Releases the lock; restores an earlier run that was not replaced."""
+        """Releases the lock; restores an earlier run that has not been replaced yet."""
         if self._lock is not None:
             self._lock.close()
 
@@ -213,7 +213,10 @@ class Run(AbstractContextManager["Run"]):
         atomic_write_text(self.folder.recipe, recipe.to_yaml())
 
     def keep_module(self, module: UserModule | None) -> bool:
-        """Copies the user's file into the folder; returns whether it replaces a different one."""
+        """Copies the user module into the folder; returns whether it replaced a different one.
+
+        If `module` is None, an earlier copy is removed.
+        """
         path = self.folder.user_module
         before = path.read_bytes() if path.is_file() else None
         if module is None:
@@ -245,7 +248,7 @@ class Run(AbstractContextManager["Run"]):
 
     @cached_property
     def _saved_inference(self) -> InferenceConfig | None:
-        """Returns the saved settings, or None if they are missing, damaged or out of date; then the recipe is read."""
+        """The saved settings; None if they are missing, damaged or out of date, so that the recipe must be read."""
         path = self.folder.inference
         load_copy(self.folder.path)
         with suppress(OSError, NmtkitError, TypeError):
@@ -260,7 +263,7 @@ class Run(AbstractContextManager["Run"]):
 
     @cached_property
     def task(self) -> str:
-        """The name of the task; executes the run's user file only if nothing else determines it."""
+        """The name of the task; the run's user file is executed only if nothing else determines the name."""
         with suppress(OSError, NmtkitError, TypeError, KeyError):
             if self.folder.inference.is_file():
                 return str(parse_json(self.folder.inference.read_bytes(), "")["task"])
@@ -272,7 +275,7 @@ class Run(AbstractContextManager["Run"]):
         return self._saved_inference or InferenceConfig.of(self.newest_stage().recipe)
 
     def save_inference(self) -> None:
-        """Writes the settings for decoding after training has ended."""
+        """Writes `inference.json`; called when training has ended."""
         self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
         place = {
@@ -295,7 +298,7 @@ class Run(AbstractContextManager["Run"]):
         return Tokenizers.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
-        """Returns the stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
+        """Returns the stages in order; see `Recipe.by_stage` for `taken`, and `CheckpointManager` for `vocabulary`."""
         texts = {
             stage.name: text for text, one in self.recipe.texts().items() for stage in one.stages
         }
@@ -311,7 +314,7 @@ class Run(AbstractContextManager["Run"]):
         ]
 
     def newest_stage(self) -> SavedStage:
-        """Returns the last stage with validated weights, or the first if there are none."""
+        """Returns the last stage with validated weights, or the first stage if there are no such weights."""
         stages = self.stages()
         return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
 
@@ -376,7 +379,7 @@ class Run(AbstractContextManager["Run"]):
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
-        """Does the same as `open_model`, with only the settings that decoding needs."""
+        """Opens the model as `open_model` does, but returns only the settings that decoding needs."""
         settings = self.inference_of(which)
         return *self._load(settings.model, self.weights(which), device), settings
 
@@ -388,9 +391,9 @@ class Run(AbstractContextManager["Run"]):
         return InferenceConfig.of(self._recipe_of(self.weights(which)))
 
     def outline(self, which: str = "auto") -> tuple[Model, Tokenizers]:
-        """Does the same as `open_for_inference` on the CPU without reading weights; the weights must not be used.
+        """Returns the model of `open_for_inference` on the CPU with uninitialized weights, and its tokenizers.
 
-        The weights are uninitialized, so the system does not allocate memory for them.
+        The weights must not be used. They take up no memory, since they are never written.
         """
         tokenizers = self.load_tokenizers()
         settings = self.inference_of(which)
@@ -410,7 +413,7 @@ class Run(AbstractContextManager["Run"]):
 
 
 class EnsembleRun(Run):
-    """Several runs that decode as an `Ensemble`, with the recipe and folder of the first."""
+    """Several runs that decode as an `Ensemble`, with the recipe and folder of the first run."""
 
     def __init__(self, runs: Sequence[Run], mean: Mean, weights: Sequence[float] | None) -> None:
         super().__init__(runs[0].folder)
@@ -427,7 +430,7 @@ class EnsembleRun(Run):
         if which not in NAMED_WEIGHTS and any(
             run.weights(which) == Path(which) for run in self.runs
         ):
-            remedy = "use a name that all of them have, such as best or last"
+            remedy = "use a name that each of the runs has, such as best or last"
             raise RecipeError(
                 f"{which}: a single file cannot contain the weights of all models of an ensemble; "
                 f"{remedy}"
@@ -438,14 +441,14 @@ class EnsembleRun(Run):
             if others.checksum != tokenizers.checksum:
                 raise RecipeError(
                     f"{first.folder.path} and {run.folder.path} have different vocabularies, but "
-                    "an ensemble requires a common one; train both on the same text with the same "
+                    "an ensemble requires a shared vocabulary; train both on the same text with the same "
                     "tokenizer settings"
                 )
         members = [as_decoder(model) for model, _, _ in opened]
         if None in members:
             place = self.runs[members.index(None)].folder.path
             raise RecipeError(
-                f"{place}: only models that generate text can form an ensemble, but this model does not; "
+                f"{place}: this model does not generate text, so it cannot be a member of an ensemble; "
                 "remove it"
             )
         return (
@@ -456,12 +459,12 @@ class EnsembleRun(Run):
 
 
 def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
-    """Returns the recipe's model with random weights from torch's generator."""
+    """Returns the recipe's model with random weights drawn from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
 
 def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
-    """Returns the sizes of a model's columns."""
+    """Returns the vocabulary sizes of a model's columns, and the number of features if it reads features."""
     sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
     sizes |= {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
     sizes |= {"features": tokenizers.features} if tokenizers.features else {}
@@ -477,7 +480,7 @@ def find_run(
     """Returns the run to use, and the reason as text; raises CheckpointError if there is none.
 
     `model` is a run's folder or its name under `runs/`. Several runs form an ensemble, to which `mean` and `weights`
-    apply. None means `$NMTKIT_MODEL`, or else the newest finished run of the task.
+    apply. None selects `$NMTKIT_MODEL`, or else the newest finished run for the task.
     """
     names = (
         []
@@ -516,7 +519,7 @@ def find_run(
 
 
 def find_training(model: str) -> Run:
-    """Returns a run, by folder or name, for inspecting its training, even while it replaces another run."""
+    """Returns a run, by folder or name, for inspecting its training, even before it has replaced an earlier run."""
     folder = RunFolder(Path(model))
     # the run under runs/ is also used if a file or another folder has its name
     if not folder.exists() and (RUNS_FOLDER / model).is_dir():
@@ -531,7 +534,7 @@ def _named_run(model: str) -> tuple[Run, str]:
     if folder.replaced.is_dir() and not folder.has_checkpoint():
         why = "the earlier run, because its replacement has not saved a state yet"
         return Run(RunFolder(folder.replaced)), why
-    return Run(folder), "as asked"
+    return Run(folder), "as requested"
 
 
 def weights_to_average(run: Run, best: int | None = None, recent: int | None = None) -> list[Path]:
@@ -550,7 +553,7 @@ def weights_to_average(run: Run, best: int | None = None, recent: int | None = N
 
 
 def average_files(files: Sequence[Path], output: Path, of: Run | None = None) -> None:
-    """Averages weights files into one; their shapes must be equal, and must fit the model of the run `of`."""
+    """Averages weights files into one; their shapes must be equal and, if a run `of` is passed, fit its model."""
     if len(files) < 2:
         raise CheckpointError(
             f"{files[0] if files else output}: an average requires at least two checkpoints; "

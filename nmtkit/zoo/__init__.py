@@ -1,5 +1,5 @@
-"""Models, objectives and tasks that are useful for teaching, but that few people need daily.
+"""Models, objectives and tasks that are useful for teaching but that few people need every day.
 
-They use only the interfaces documented in `nmtkit guide extending`, like a user's own file. No
-other package imports this one: registries import a module when a recipe names one of its members.
+They use only the interfaces documented in `nmtkit guide extending`, as a user's own file would. No other package
+imports this one: registries import a module when a recipe names one of its members.
 """

@@ -1,13 +1,13 @@
 """ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
 
-Section 2: a small generator G predicts masked words, like BERT. Words sampled from its distribution
-replace them, and the discriminator D predicts for each token whether it is the original:
+Section 2: a small generator G predicts masked words, like BERT. The masked words are replaced with samples from G's
+distributions, and the discriminator D predicts for each token whether it was replaced:
 
     D(x, t) = sigmoid(w . gelu(W h_t + b) + c)      the probability that token t was replaced
     loss    = L_MLM(G) + lambda L_Disc(D)           `masked_words` and `replaced_tokens` of `training`
 
-Both share their embeddings (section 3.2), which a linear layer projects to the width of G. Nothing
-else in G learns from L_Disc. The discriminator is the result of pretraining: its encoder has the
+G and D share their embeddings (section 3.2), which a linear layer projects to the width of G. Apart from the
+embeddings, nothing in G learns from L_Disc. The discriminator is the result of pretraining: its encoder has the
 parameter names of `models/transformer.py`, so its weights can be loaded there.
 """
 
@@ -28,20 +28,20 @@ from nmtkit.models.language.bert import Bert, BertConfig, EncoderConfig, Pretrai
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 GENERATOR_SHARE = 0.25
-"""Number of heads and feed-forward width of the generator relative to the discriminator's; layer
-count and head size are the same. A quarter to a half is best (section 3.2).
+"""Ratio of the generator's number of heads and feed-forward width to those of the discriminator; the number of layers
+and the head size are the same. A quarter to a half is best (section 3.2).
 """
 
 
 class ElectraConfig(EncoderConfig):
     """Settings of ELECTRA. The defaults suit small corpora.
 
-    ELECTRA-small has hidden size 256, embedding size 128, feed-forward size 1024, 4 heads, 12 layers
-    and a generator of relative size 0.25. Validation loss and perplexity are those of the generator.
+    ELECTRA-small has hidden size 256, embedding size 128, feed-forward size 1024, 4 heads, 12 layers and a generator of
+    relative size 0.25. Validation loss and perplexity refer to the generator.
     """
 
     kind: Literal["electra"] = "electra"
-    """Name of the model."""
+    """Model type."""
 
     @property
     def generator(self) -> BertConfig:
@@ -60,7 +60,7 @@ class ElectraConfig(EncoderConfig):
 
 @MODELS.register("electra")
 class Electra(AuxiliaryHead, PretrainedEncoder):
-    """A discriminator with a generator; the predictions of the model are those of the generator."""
+    """A discriminator with a generator; the model's predictions are those of the generator."""
 
     Config = ElectraConfig
 
@@ -99,9 +99,8 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
 class ReplacedTokens(Objective):
     """Replaced-token detection, Clark et al. 2020, section 2: the mean of L_Disc over the real tokens of the texts.
 
-    Words are sampled from the distributions that `masked_words` trains. A sampled word equal to the
-    original counts as original. Sampling uses torch's random generator, whose state is saved in
-    training.
+    Words are sampled from the distributions that `masked_words` trains. A sampled word equal to the original counts as
+    original. Sampling uses torch's random generator, whose state is saved in checkpoints.
     """
 
     normalizers: ClassVar = {"replaced_loss": "read"}

@@ -1,10 +1,9 @@
 """ELMo: Peters et al. 2018, "Deep contextualized word representations".
 
     P(w_t | w_<t) = softmax(A ahead_t-1 + b)        P(w_t | w_>t) = softmax(A back_t+1 + b)        section 3.1
-    ELMo_t        = gamma W sum_j softmax(s)_j [ahead_jt; back_jt]        equation 1: what others add to a word vector
+    ELMo_t        = gamma W sum_j softmax(s)_j [ahead_jt; back_jt]    equation 1: added to word vectors by other models
 
-Layer 0 below the LSTMs consists of word vectors instead of character convolutions; layers are not
-projected.
+Layer 0, below the LSTMs, consists of word vectors instead of character convolutions; the LSTMs have no projections.
 """
 
 from dataclasses import dataclass, replace
@@ -38,9 +37,9 @@ class ElmoConfig(ModelConfig):
     """Settings of ELMo. The defaults suit small corpora; the paper uses 2 layers of 4096 units, projected to 512."""
 
     kind: Literal["elmo"] = "elmo"
-    """Name of the model."""
+    """Model type."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Number of units per layer and direction; also the size of the embeddings."""
+    """Number of units per layer and direction, and also the size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
     """Number of layers per direction."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
@@ -48,7 +47,7 @@ class ElmoConfig(ModelConfig):
 
 
 class BiLM(nn.Module):
-    """LSTM layers of both directions with the residual connections of section 3.4."""
+    """LSTM layers in both directions, with the residual connections of section 3.4."""
 
     def __init__(self, config: ElmoConfig, vocabulary: int) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class BiLM(nn.Module):
 
 @EMBEDDINGS.register("elmo")
 class ContextualEmbedding(SourceEmbedding):
-    """Adds ELMo vectors to those of `words` in whole texts; the language models in it are not trained."""
+    """Adds ELMo vectors to the word vectors of whole texts; the language models in this module are not trained."""
 
     Config = ElmoConfig
     is_pretrained = True
@@ -98,7 +97,7 @@ class ContextualEmbedding(SourceEmbedding):
 
 @MODELS.register("elmo")
 class Elmo(Pretrained):
-    """The language models."""
+    """The language models of both directions; see the module docstring."""
 
     Config = ElmoConfig
     output_column = "tgt"
@@ -112,7 +111,7 @@ class Elmo(Pretrained):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """Returns the states that predict each word in both directions, `(B,2,S,H)`; zeros without context."""
+        """Returns the states that predict each word in both directions, `(B,2,S,H)`; zeros if there is no context."""
         top = (
             self.src_embedding["context"](batch.inputs.ids)[-1]
             * batch.inputs.mask[:, None, :, None]
@@ -125,7 +124,7 @@ class Elmo(Pretrained):
 @OBJECTIVES.register("both_directions")
 @dataclass(frozen=True, kw_only=True)
 class BothDirections(Pretraining):
-    """Predicts each token from the tokens before it and from those after it (section 3.1)."""
+    """Predicts each token twice: from the tokens before it, and from the tokens after it (section 3.1)."""
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:

@@ -72,7 +72,7 @@ class NextSentence(Objective):
     @override
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         pairs = inputs.device_batch.extra(PairClasses)
-        assert pairs is not None, "`corrupt` made them"
+        assert pairs is not None, "`corrupt` must create the pairs"
         logits = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (B,2)
         logits = logits.to(at_least_float32(logits))
         right = (logits.detach().argmax(-1) == pairs.classes).sum(dtype=logits.dtype)

@@ -1,8 +1,8 @@
 """The neural Turing machine: Graves, Wayne and Danihelka 2014, "Neural Turing machines", as a language model.
 
-A controller reads word x_t and the vector r_{t-1} that was read from the memory M, a matrix, at the previous word. Its
-state h_t moves heads over the rows of M, which are called slots; w_t(i) is the weight of slot i for a head. First the
-write heads erase e_t and add a_t, then the read heads return r_t (sections 3.1 and 3.2):
+A controller reads the word x_t and the vector r_{t-1}, which was read from the memory matrix M at the previous word.
+The controller's state h_t moves heads over the rows of M, which are called slots; w_t(i) is the weight of slot i for a
+head. First the write heads erase e_t and add a_t, then the read heads return r_t (sections 3.1 and 3.2):
 
     M~_t(i) = M_{t-1}(i) * (1 - w_t(i) e_t)             M_t(i) = M~_t(i) + w_t(i) a_t           equations 3, 4
     r_t = sum_i w_t(i) M_t(i)                                                                   equation 2
@@ -13,13 +13,13 @@ A head moves to slots that resemble a key k, or stays where it was; from there i
     w^g = g w^c + (1 - g) w_{t-1}                       w~(i) = sum_j w^g(j) s(i - j)           equations 7, 8
     w_t(i) = w~(i)^gamma / sum_j w~(j)^gamma            i - j is modulo the number of slots         equation 9
 
-These quantities are linear maps of h_t followed by a function that limits their range: softplus for beta, 1 + softplus
-for gamma, sigmoid for g and e, softmax for s, tanh for a. M(i) in equation 5 is M_{t-1}(i) for write heads and M_t(i)
-for read heads.
+k, beta, g, s, gamma, e and a are linear maps of h_t. All except k pass through a function that limits their range:
+softplus for beta, 1 + softplus for gamma, sigmoid for g and e, softmax for s, tanh for a. M(i) in equation 5 is
+M_{t-1}(i) for write heads and M_t(i) for read heads.
 
 The paper does not specify the initial state. Here all heads start on the first slot, r is zero, and M is a small
-constant (Collier and Beel 2018, "Implementing neural Turing machines"). The input of the sigmoid of g is reduced by 2,
-so an untrained head nearly stays where it was. The output layer reads a linear map of [h_t; r_t].
+constant (Collier and Beel 2018, "Implementing neural Turing machines"). 2 is subtracted from the input of g's sigmoid,
+so untrained heads stay almost where they were. The output layer reads a linear map of [h_t; r_t].
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,8 @@ from nmtkit.models.base import (
 SHIFT = 1
 """Maximum shift of a head per step in either direction, in slots."""
 EMPTY, LEAST, STAY = 1e-6, 1e-20, 2.0
-"""Initial value of the memory; minimum of w~ before its logarithm; and offset that nearly closes g at first."""
+"""Initial value of the memory; lower bound on w~ before its logarithm is taken; and offset that keeps g nearly closed
+at first."""
 
 
 class NtmConfig(ModelConfig):
@@ -56,7 +57,7 @@ class NtmConfig(ModelConfig):
     """
 
     kind: Literal["ntm"] = "ntm"
-    """Name of the model."""
+    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     controller: Literal["lstm", "feedforward"] = "lstm"
@@ -71,7 +72,7 @@ class NtmConfig(ModelConfig):
     """Number of read heads; there are as many write heads."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate for embeddings and the input of the output layer."""
-    tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
+    tie: ClassVar[str] = "decoder"  # the embedding and the output layer share one matrix
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class NtmState(DecoderState):
 
 @MODELS.register("ntm")
 class Ntm(Decoder[Memory, NtmState]):
-    """A controller with a memory that it writes and reads; see the module docstring."""
+    """A controller with a memory that it reads and writes; see the module docstring."""
 
     Config = NtmConfig
 
@@ -158,7 +159,7 @@ class Ntm(Decoder[Memory, NtmState]):
 def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
     """Returns w_t of R heads, `(N,R,S)`, from w_{t-1} and M `(N,S,W)`.
 
-    `moves` `(N,R,W+3+2D+1)` are the inputs of k, beta, g, gamma and s; s shifts by up to D slots either way.
+    `moves` `(N,R,W+3+2D+1)` are the inputs of k, beta, g, gamma and s; s shifts by up to D slots in either direction.
     """
     key, beta, g, gamma, shifts = torch.split(
         moves, [slots.shape[2], 1, 1, 1, moves.shape[2] - slots.shape[2] - 3], 2

@@ -33,7 +33,7 @@ class PointerSentinelConfig(RecurrentLMConfig):
     """Settings of the pointer sentinel model; the paper's models have 650 units, 2 layers and dropout 0.5."""
 
     kind: Literal["pointer_sentinel"] = "pointer_sentinel"
-    """Name of the model."""
+    """Model type."""
     window: int = Field(default=100, ge=1)
     """Number of most recent words that can be copied (L)."""
 
@@ -45,7 +45,7 @@ class PointerSentinelState(RnnLMState):
     states: Tensor
     """States of the last L words `(N,L,H)`, the current one last."""
     words: Tensor
-    """The words `(N,L)`; PAD for missing ones."""
+    """The last L words `(N,L)`; PAD where the text has fewer."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PointerOutput(ModelOutput):
     weights: Tensor
     """a_i / (1 - g) of the last words, `(N,L)`, `(B,T,L)` or `(M,L)`."""
     words: Tensor
-    """The last words, with the same shape."""
+    """The last L words, shaped like `weights`."""
 
 
 @MODELS.register("pointer_sentinel")
@@ -86,7 +86,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[PointerOutput, PointerSentinelState]:
-        """Reads one word, which replaces the oldest in the window."""
+        """Reads one word, which replaces the oldest word in the window."""
         assert isinstance(state, PointerSentinelState)
         output, after = super().advance(tokens, state, memory, cache)
         states = torch.cat([state.states[:, 1:], output.features[:, None]], 1)
@@ -118,7 +118,7 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         return query.tanh()
 
     def _pointing(self, states: Tensor, energies: Tensor, words: Tensor) -> PointerOutput:
-        """Returns a in float32 or wider, from states `(...,H)`, z `(...,L)` and the words of the window."""
+        """Computes g and the pointer weights in float32 or wider; states are `(...,H)`, z and words `(...,L)`."""
         energies = energies.masked_fill((words == PAD) | (words == BOS), -torch.inf)
         whole = torch.cat([energies, (self._query(states) @ self.sentinel)[..., None]], -1)
         shares = torch.softmax(whole, -1, dtype=at_least_float32(whole))

@@ -1,15 +1,14 @@
 """SNAIL: Mishra et al. 2018, "A Simple Neural Attentive Meta-Learner", as a language model.
 
-Causal convolutions cover nearby positions, attention covers all earlier ones. Every layer
-concatenates its output to its input, [x; found], which is the input of the next layer (section 3.1,
-figure 2):
+Causal convolutions cover nearby positions, and attention covers all earlier ones. Every layer appends its output to its
+input, and the result, [x; found], is the input of the next layer (section 3.1, figure 2):
 
     dense block  tanh(W_f [x_{t-r}; x_t] + b_f) * sigmoid(W_g [x_{t-r}; x_t] + b_g)     r: the dilation; x is 0 before
     TC block     dense blocks with r = 1, 2, 4, ..., the last of which sees T positions       the text
     attention    sum_{i <= t} softmax_i(q_t . k_i / sqrt(K)) v_i                        q, k, v: linear in x
 
-Here TC blocks and attention blocks alternate. In the paper r starts with 2, so no position would
-see the previous one. A linear layer projects to the embedding size before the output layer.
+Here TC blocks and attention blocks alternate. In the paper, r starts at 2, so no position would see the previous one. A
+linear layer projects to the embedding size before the output layer.
 """
 
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class SnailConfig(ModelConfig):
     """Settings of SNAIL; the defaults suit small corpora."""
 
     kind: Literal["snail"] = "snail"
-    """Name of the model."""
+    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     filters: Width = Field(default=64, ge=1)
@@ -52,7 +51,7 @@ class SnailConfig(ModelConfig):
     """Size of queries, keys and values."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate for embeddings and the input of the output layer."""
-    tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
+    tie: ClassVar[str] = "decoder"  # the embedding and the output layer share one matrix
 
 
 @dataclass(frozen=True)

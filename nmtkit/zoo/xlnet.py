@@ -1,7 +1,7 @@
 """XLNet: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding".
 
 Words are predicted one by one in any order z, each from those before it in z (equation 3). A position has two streams
-(section 2.3): the content stream h sees the word at its position, the query stream g only the position.
+(section 2.3): the content stream h sees the word at its position, and the query stream g only the position.
 
     g_zt = Attention(Q = g_zt, KV = h_z<t)      h_zt = Attention(Q = h_zt, KV = h_z<=t)      P(x_zt) = softmax(E g_zt)
 
@@ -48,7 +48,7 @@ class XLNetConfig(StackConfig):
     """
 
     kind: Literal["xlnet"] = "xlnet"
-    """Name of the model."""
+    """Model type."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class TwoStreamLayer(nn.Module):
 
 @MODELS.register("xlnet")
 class XLNet(Pretrained):
-    """An encoder for texts in any order; see the module docstring."""
+    """An encoder that predicts words in any order; see the module docstring."""
 
     Config = XLNetConfig
     output_column = "tgt"
@@ -193,7 +193,7 @@ class XLNet(Pretrained):
 
 
 PREDICT_ONE_IN = 6
-"""One out of this many tokens is predicted, the last ones of the order (K in section 2.3, which is 6 or 7)."""
+"""One in this many tokens is predicted, namely the last ones in the order (K in section 2.3, where it is 6 or 7)."""
 
 
 @OBJECTIVES.register("permutation")
@@ -202,7 +202,7 @@ class Permutation(Pretraining):
     """Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding", equations 3 and 5.
 
     The last tokens of a random order are predicted, each from those before it in the order. Tokens that are not
-    predicted and EOS see each other, as in the authors' program.
+    predicted, including EOS, see each other, as in the authors' program.
     """
 
     @override

@@ -1,6 +1,6 @@
-"""The interface of a task, which describes everything in which the tasks of recipes differ.
+"""The interface of tasks, which describes everything that differs between the tasks of recipes.
 
-A task contains no computation; `nmtkit.inference.answering` computes and scores the answers of a model.
+Tasks contain no computations; `nmtkit.inference.answering` computes and scores the answers of a model.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,27 +25,27 @@ TASKS: Registry["Task"] = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task: its names, the columns of its examples, and its metrics. This base class has no answers."""
+    """A task: its names, the columns of its examples, and its metrics. This base class produces no answers."""
 
     name: str
     command: str = ""
-    """The command that runs a trained model of this task; empty if the task has no answers."""
+    """The command that runs a trained model for this task; empty if the task has no answers."""
     about: str = ""
-    """One sentence about the command for `--help`; empty if nmtkit itself has the command."""
+    """One sentence about the command, for `--help`; empty if nmtkit defines the command elsewhere."""
     columns: tuple[Column, ...]
     """The columns of an example. The command reads the first one."""
     references: str = ""
     """The column that answers are compared with; empty if only loss and perplexity are measured."""
     done: str = "answered"
     result: str = "answer"
-    """The participle ("translated") and the noun for a result ("translation")."""
+    """The participle ("translated") and the noun ("translation") that messages use for an answer."""
     fields: tuple[str, ...] = ()
     """The JSON keys of the columns, if fetched corpora are JSON lines; otherwise each column is a text file."""
     validation_metrics: tuple[str, ...] = ()
     """The validation metrics in addition to `loss` and `perplexity`; a recipe may set others."""
     best_metric: str = ""
-    """The validation metric that selects the best checkpoint. Default: the first of `validation_metrics`, or the
-    perplexity if it has none."""
+    """The validation metric that selects the best checkpoint. Default: the first of `validation_metrics`, or perplexity
+    if there are none."""
     test_metrics: tuple[str, ...] = ()
     """The metrics of the test set."""
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Task:
     monolingual: bool = False
     """Whether source and target are in the same language; if so, targets are short, and empty ones are errors."""
     truncates_sources: bool = False
-    """Whether a model that was trained on the beginnings of sources reads only beginnings, too."""
+    """Whether a model that was trained on truncated sources also reads truncated sources at inference."""
     demo: str = ""
     """The demo recipe of the task; empty if there is none."""
     presets: str = ""
-    """Prefix of the names of its presets, before the size; empty if it has none."""
+    """Prefix of the names of the task's presets, before the size; empty if there are none."""
     predict: Callable[[Any, Sequence[Any]], Iterable[str]] | None = None
-    """Optional function that replaces this class's way of answering examples.
+    """Optional function that answers examples, instead of the default for this class.
 
     It is called with an opened model (`nmtkit.inference.inputs.TextModel`) and examples (`Example`)."""
 
@@ -71,7 +71,7 @@ class Task:
     def choose_best_metric(self, measured: Sequence[str] = ()) -> str:
         """Returns the metric that selects the best checkpoint if the recipe does not set it.
 
-        `measured` are the validation metrics that the recipe sets; the default are the metrics of the task.
+        `measured` lists the validation metrics that the recipe sets; by default, the metrics of the task are used.
         """
         measured = measured or self.validation_metrics
         if not measured:
@@ -89,7 +89,7 @@ class Task:
 class GenerationTask(Task):
     """A task whose model generates the `tgt` of an example by search.
 
-    A model without a source continues the beginning of a text.
+    If the task has no source, the model continues the beginning of a text.
     """
 
     references: str = "tgt"

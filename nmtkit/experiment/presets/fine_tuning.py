@@ -49,9 +49,10 @@ _RATE = 5
 _HIGHEST = 3e-4
 """... and the maximum rate with Adam."""
 _PASSES, _PASSES_FOR = 20, 60_000
-"""Number of passes over a text of this many padded tokens; it falls with the square root of the text size."""
+"""Number of passes over a text of this many padded tokens. For other sizes, passes are inversely proportional to the
+square root of the size."""
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
-"""Maximum number of tokens per batch for a side with fewer running words than the first number."""
+"""If a side has fewer running words than the first number, batches have at most the second number of tokens."""
 _PATIENCE = 5
 _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "clip_norm", "loss_unit")
 """Training settings that are kept from the original run."""
@@ -63,11 +64,11 @@ _NOT_KEPT = (
     "span_corruption",
     "denoising",
 )
-"""Losses that need different data, or that belong to a last stage or to pretraining."""
+"""Losses that need different data, or that belong to a final stage or to pretraining."""
 
 
 class FineTuningRecipe(ProposedRecipe):
-    """Builds a recipe that fine-tunes a run on text mixed with this number of `general` pairs."""
+    """A recipe that fine-tunes a run on new text, mixed with `general` pairs of general text."""
 
     def __init__(
         self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None
@@ -75,7 +76,7 @@ class FineTuningRecipe(ProposedRecipe):
         super().__init__(size)
         self.source = source
         self.weight = 1.0
-        """Number of repetitions of a general pair per epoch that makes general text half of all pairs."""
+        """Number of times a general pair occurs in an epoch, chosen so that half of all pairs are general."""
         self._before: Recipe = source.newest_stage().recipe
         self._name = source.folder.path.resolve().name
         self.explain(
@@ -94,7 +95,7 @@ class FineTuningRecipe(ProposedRecipe):
         else:
             files = "TEXT" if size.one_text else "SRC TGT"
             self.warnings.append(
-                "without general text, the model may forget what it has learned before; add some "
+                "without general text, the model may forget what it learned before; add some "
                 f"with --general {files}"
             )
         self._training = self._fit(2 if general else 1, minutes)
@@ -107,7 +108,7 @@ class FineTuningRecipe(ProposedRecipe):
         )
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
-        because = f"{self._name} used {known:,}, and small batches are better for little text"
+        because = f"{self._name} used {known:,}, and small batches work better with little text"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
         most = self._before.batch.batch_size or self.size.pairs
@@ -124,7 +125,7 @@ class FineTuningRecipe(ProposedRecipe):
         )
         self.explain("training.lr", f"{lr:g}", because)
         self.explain("training.schedule", "linear, to zero", "trained weights need no long warm-up")
-        because = f"these are at most {updates / a_pass:.3g} passes over the text"
+        because = f"this amounts to at most {updates / a_pass:.3g} passes over the text"
         self.explain("training.max_updates", f"{updates:,}", because)
         if minutes:
             because = "you set it; the learning rate falls to zero within this time"
@@ -181,7 +182,7 @@ class FineTuningRecipe(ProposedRecipe):
 def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[str, str]:
     """Returns `src_lang` and `tgt_lang` of text for fine-tuning; empty for a model without languages.
 
-    None selects the language of the run's own fine-tuning. Raises RecipeError if a multilingual
+    None selects the language with which the run was fine-tuned, if any. Raises RecipeError if a multilingual
     model needs a language, or does not know the given one.
     """
     config = run.newest_stage().recipe.tokenizer
@@ -242,7 +243,7 @@ class TestChange:
     text: str
     """Which test set: OWN or GENERAL."""
     metric: str
-    """The name in tables."""
+    """Name of the metric, as shown in tables."""
     before: float
     after: float
 
@@ -281,7 +282,7 @@ def score_before(
 def score_after(
     run: Run, device: torch.device, own: metrics.Score | None, threads: int | None = None
 ) -> list[TestChange]:
-    """Returns both scores of every test set scored before; `own` is that of the run's own test set, if known."""
+    """Returns both scores of each test set scored before; `own` is the score on the run's test set, if known."""
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []
@@ -299,7 +300,7 @@ def score_after(
 
 
 def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
-    """Returns the test sets with references; a set used as both counts as the new text's."""
+    """Returns the test sets with references; if both are the same set, it counts as own text."""
     own, general = recipe.data.splits().get("test"), origin.test
     if own is not None and general is not None and own.texts() == general.texts():
         general = None

@@ -1,16 +1,16 @@
 """Chooses the preset for a corpus, and interpolates its settings between measured points.
 
 Published results: Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation":
-with little text a smaller subword vocabulary, smaller batches, more dropout, label smoothing and
+with little text, a smaller subword vocabulary, smaller batches, more dropout, label smoothing and
 tied embeddings help. van Biljon et al. 2020, "On Optimal Transformer Depth for Low-Resource
 Language Translation": fewer layers are often better. Araabi and Monz 2020, "Optimizing Transformer
 for Low-Resource Neural Machine Translation": settings fitted to the corpus size gain up to 7.3
 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
 
 Measured (recipes/results/settings.md), each on one corpus: `compare-transformer` is `tiny`, and
-`multi30k-en-de-transformer` is `small`, which is too slow if there is time for only 1.8 passes (23 BLEU, `tiny` 31);
-`demo-news-pointer-generator` and `inshorts-pointer-generator` are the settings for summaries. All values between and
-beyond these points follow the rules of this file, which are guesses; we have never trained `base`.
+`multi30k-en-de-transformer` is `small`, which is too slow if there is time for only 1.8 passes (23 BLEU; `tiny` gets
+31); `demo-news-pointer-generator` and `inshorts-pointer-generator` are the settings for summaries. All values between
+and beyond these points follow the rules of this file, which are guesses; we have never trained `base`.
 """
 
 import math
@@ -44,7 +44,7 @@ VOCABULARIES = (
     (math.inf, 32_000),
 )
 """A side with fewer running words than the first number gets the second number of subwords.
-Sennrich and Zhang used 2,000 for 100,000 words; 30,000 and more are usual for WMT; we measured
+Sennrich and Zhang used 2,000 for 100,000 words; 30,000 or more are usual for WMT; we measured
 8,000 with 345,000 words.
 """
 
@@ -56,9 +56,9 @@ _PADDING = 1.1  # approximate number of padded tokens per real token in batches 
 
 
 def padded_tokens(pairs: int, words: int, most: float = math.inf) -> int:
-    """Estimates the padded tokens of a text (longer side with EOS) from its pairs and words.
+    """Estimates the number of padded tokens in a text (longer side with EOS) from its pairs and words.
 
-    At most `limit` tokens of a pair are read.
+    At most `most` tokens of a pair are read.
     """
     return round(_PADDING * (pairs + min(_TOKENS_PER_WORD * words, pairs * most)))
 
@@ -85,9 +85,9 @@ class FittedPreset(ProposedRecipe):
         self.extends = f"{TASKS.get(task).presets}{name}"
         """Name of the preset's recipe."""
         self.passes: float | None = None
-        """Number of passes over the text within the limit; None, here and below, if the speed was not measured."""
+        """Number of passes over the text within the limit; None if the speed was not measured."""
         self.total_minutes: float | None = None
-        """Number of minutes for all planned updates, ignoring the limit."""
+        """Number of minutes for all planned updates, ignoring the limit; None if the speed was not measured."""
         # With a time limit, validation must not take too long: decoding costs as much as several updates. But with few
         # sentences, the choice of the best weights is a matter of chance: with only 200, it cost up to 1.4 BLEU.
         self._validated = min(500, max(30, round(40 * limit))) if limit else None
@@ -113,8 +113,8 @@ class FittedPreset(ProposedRecipe):
         head = [
             f"For {size.amount}: preset {self.name} ({PRESETS[self.name]}), because "
             f"{self.reasons[0].because}. Only settings that differ from the preset are listed; "
-            "`nmtkit recipe show --resolved` prints all. You can change all of them; `nmtkit "
-            "recipe explain` describes them."
+            "`nmtkit recipe show --resolved` prints all settings. You can change any of them; "
+            "`nmtkit recipe explain` describes them."
         ]
         if self.minutes is not None:
             head.append(
@@ -126,7 +126,7 @@ class FittedPreset(ProposedRecipe):
         return self.yaml(head, about, groups)
 
     def _set(self, group: str, **values: Any) -> None:
-        """Sets keys of a group, omitting values equal to the preset's; a group of a different kind is complete."""
+        """Sets keys of a group; omits values equal to the preset's, unless the `kind` of the group differs from it."""
         known = self._preset.get(group, {})
         afresh = values.get("kind", known.get("kind")) != known.get("kind")
         differing = {
@@ -142,7 +142,7 @@ class FittedPreset(ProposedRecipe):
         writes = "tie" in self._preset["model"]
         if self.name == "small" and self._words < 200_000 and writes:
             batch_tokens = 2_048
-            because = "small batches are better for little text (Sennrich and Zhang 2019)"
+            because = "small batches work better with little text (Sennrich and Zhang 2019)"
             self.explain("batch.batch_tokens", "2,048", because)
         padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
@@ -183,7 +183,7 @@ class FittedPreset(ProposedRecipe):
         self.explain(
             "data.max_length",
             f"{longest[0]}, and {longest[1]} for a summary",
-            f"95 % of the sources have at most {src.length:,} words and 95 % of the summaries at "
+            f"95% of the sources have at most {src.length:,} words and 95% of the summaries at "
             f"most {tgt.length:,}, and 400 tokens of an article are enough (See et al. 2017, "
             "section 5)",
         )
@@ -258,7 +258,7 @@ class FittedPreset(ProposedRecipe):
         if suited > wanted:
             because = f"a larger vocabulary would make preset {self.name} slow"
         if min(sizes) < wanted:
-            because = "the text has no more words and characters"
+            because = "the text has too few words and characters for more"
         self.explain(
             "tokenizer",
             "bpe with " + " and ".join(f"{one:,}" for one in sizes) + " tokens",
@@ -278,10 +278,11 @@ class FittedPreset(ProposedRecipe):
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
-        """Plans the updates: passes fall with the square root of the text size, from one measured point.
+        """Plans the number of updates, so that passes are inversely proportional to the square root of the text size.
 
-        `padded` is the number of padded tokens in the text. With `minutes`, the result is not a limit:
-        all minutes are used, and `_expected_updates` estimates the updates.
+        The rule starts from one measured point. `padded` is the number of padded tokens in the text.
+        With `minutes`, the result is not a limit: all minutes are used, and `_expected_updates`
+        estimates the updates.
         """
         (right, tokens), (fewest, most) = self._plan.passes, self._plan.bounds
         passes = min(max(right * math.sqrt(tokens / padded), fewest), most)
@@ -294,7 +295,7 @@ class FittedPreset(ProposedRecipe):
             else "this is the preset's maximum"
         )
         if not minutes:
-            because = f"these are {updates / a_pass:.3g} passes over the text, and {rule}"
+            because = f"this amounts to {updates / a_pass:.3g} passes over the text, and {rule}"
             self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
@@ -353,10 +354,10 @@ def _rounded(number: float) -> str:
 
 
 def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
-    """Returns the number of subwords that a text needs and supports, at most `wanted`.
+    """Returns the number of subwords that a text needs and supports: at most `wanted`, or twice its characters.
 
-    Each character needs a token, and each longer word can become one. If rare characters get no
-    token, the frequent ones leave at least half of the vocabulary to words. For a small text, the
+    Each character needs a token, and each longer word can become one. Characters that get a token
+    leave at least half of the vocabulary to words. For a small text, the
     subwords are counted by training a tokenizer.
     """
     characters = text.frequent_characters if coverage < 1 else text.characters
@@ -449,7 +450,7 @@ def _public_model_advice(preset: FittedPreset) -> str:
 
 
 def _advice(preset: FittedPreset) -> list[str]:
-    """Returns advice that would help more than a different setting."""
+    """Returns advice that helps more than a different setting would."""
     is_between = FEW_PAIRS <= preset.size.pairs < PUBLIC_MODEL_BELOW
     return [_public_model_advice(preset)] if preset.task in _PUBLIC_MODELS and is_between else []
 

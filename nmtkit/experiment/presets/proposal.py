@@ -1,6 +1,6 @@
 """A proposed recipe: settings with their reasons, written as commented YAML.
 
-`PLANS` defines how long each preset trains, and why its model has its size.
+`PLANS` defines how long each preset is trained, and gives the reason for the size of its model.
 """
 
 import re
@@ -20,7 +20,7 @@ class Reason(NamedTuple):
     value: str
     """The value in readable form."""
     because: str
-    """A clause without full stop."""
+    """A clause without a full stop."""
 
 
 class PresetPlan(NamedTuple):
@@ -29,7 +29,7 @@ class PresetPlan(NamedTuple):
     because: str
     """The reason for the size of its model."""
     passes: tuple[float, int]
-    """A good number of passes over one text, and the padded tokens of that text."""
+    """A good number of passes over one text, and the number of padded tokens in that text."""
     bounds: tuple[int, int]
     """Minimum and maximum number of passes for any text size."""
     fewest_useful: float = 0.0
@@ -37,7 +37,7 @@ class PresetPlan(NamedTuple):
 
 
 class ProposedRecipe:
-    """A recipe proposed for a text of this size."""
+    """A recipe proposed for a text of the given size."""
 
     def __init__(self, size: CorpusStatistics) -> None:
         self.size = size
@@ -45,14 +45,14 @@ class ProposedRecipe:
         """Settings that differ from the base recipe, by group."""
         self.reasons: list[Reason] = []
         self.warnings: list[str] = []
-        """Sentences without full stop."""
+        """Sentences without a full stop."""
         self.advice: list[str] = []
-        """Advice that would help more than a setting; sentences without full stop."""
+        """Advice that helps more than any setting would; sentences without a full stop."""
         self.minutes: float | None = None
         """Training time on this machine; None if not measured."""
 
     def explain(self, setting: str, value: str, because: str) -> None:
-        """Adds a reason."""
+        """Adds the reason for the value of a setting."""
         self.reasons.append(Reason(setting, value, because))
 
     def yaml(self, head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
@@ -151,7 +151,7 @@ PLANS = {
     ),
     "preset-classes-tiny": PresetPlan(
         "a model of this size, trained for a minute on 1,622 news articles of five classes, "
-        "classified 98 % of other articles correctly",
+        "classified 98% of other articles correctly",
         (20, 1_000_000),
         (5, 60),
     ),
@@ -159,7 +159,7 @@ PLANS = {
         "these are the sizes of Yang et al. 2016, section 3.3", (10, 1_000_000), (3, 30), 1.5
     ),
     "preset-classes-base": PresetPlan(
-        "it is twice as wide as in Yang et al. 2016 (a guess)", (5, 100_000_000), (1, 20)
+        "it is twice as wide as the model in Yang et al. 2016 (a guess)", (5, 100_000_000), (1, 20)
     ),
 }
-"""Training plans by the preset's recipe."""
+"""Training plans by the name of the preset's recipe."""

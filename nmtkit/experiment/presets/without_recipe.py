@@ -56,15 +56,15 @@ class RecipeRequest:
     """The options given instead of a recipe; files are absolute paths."""
 
     target: tuple[str, ...]
-    """Target files, one per corpus and source file."""
+    """Target files, one per corpus, in the order of the source files."""
     source: tuple[str, ...] = ()
     """Source files, one per corpus; empty if the task has a single text, which is the target."""
     valid: tuple[str, ...] = ()
     """Validation files in the order source, target, source, target, and so on; only targets for tasks with
-    one text. Without files, pairs are held out.
+    one text. If there are none, pairs are held out.
     """
     test: tuple[str, ...] = ()
-    """Test files in the same order; a single source is only translated."""
+    """Test files in the same order; a source without a target is translated but not scored."""
     task: str | None = None
     """Name of the task. Default: translation."""
     preset: str | None = None
@@ -77,17 +77,17 @@ class RecipeRequest:
     init_from: str | None = None
     """A run to fine-tune."""
     general: tuple[str, ...] = ()
-    """Text similar to the run's training text, which is mixed in; only with `init_from`. Files are as in `valid`."""
+    """Text similar to the run's training text, which is mixed in; only with `init_from`. Order as in `valid`."""
     general_test: tuple[str, ...] = ()
     """A test set of such text. Default: the run's own test set."""
     source_language: str | None = None
-    """Source language, for fine-tuning a multilingual run."""
+    """Source language, for fine-tuning a multilingual model."""
     to: str | None = None
     """Target language."""
 
     @property
     def one_text(self) -> bool:
-        """Returns whether an example is a single text, according to the task or the run to fine-tune."""
+        """Whether an example is a single text, according to the task or the run to fine-tune."""
         known = len(TASKS.get(self.task or TRANSLATION.name).columns) == 1
         return known or (self.init_from is not None and not self.source)
 
@@ -138,7 +138,7 @@ class RecipeRequest:
         languages = [option for option in self.given() if option in ("--from", "--to")]
         if languages and self.init_from is None:
             return (
-                f"{' and '.join(languages)}: only for fine-tuning a multilingual model; give this "
+                f"{' and '.join(languages)}: only for fine-tuning a multilingual model; give the "
                 "model with --init-from RUN"
             )
         if languages and self.one_text:
@@ -196,9 +196,9 @@ def propose_recipe(
 ) -> RunLock | None:
     """Proposes a recipe for a text and writes it into the run's folder as `chosen.yaml` (in process 0).
 
-    Without a `path` the folder is `runs/` plus a name made from the file names. `resume` reuses the
-    existing recipe. `overrides` (values of `--set`) are only checked. `notify` gets notes about
-    text and recipe.
+    Without a `path`, the folder is `runs/` plus a name made from the file names. `resume` reuses the
+    existing recipe. `overrides` (values of `--set`) are checked but not written. `notify` receives
+    notes on text and recipe.
 
     Returns:
         The lock of the folder (in process 0).
@@ -221,7 +221,7 @@ def propose_recipe(
 
 
 def name_of_run(request: RecipeRequest) -> str:
-    """Returns a run's default name: `train-en-de` for train.en and train.de, otherwise both file names."""
+    """Returns a run's default name: `train-en-de` for train.en and train.de, otherwise both file names combined."""
     paths = (request.source or request.target)[0], request.target[0]
     (src, src_end), (tgt, tgt_end) = map(_stem_and_end, paths)
     ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
@@ -271,7 +271,7 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
         (option, shown(before.get(option)), shown(now.get(option)))
         for option in sorted({*before, *now})
     )
-    faults = [f"\n  {option} was {old} and is {new}" for option, old, new in both if old != new]
+    faults = [f"\n  {option} was {old} and is now {new}" for option, old, new in both if old != new]
     if faults:
         command = shlex.join(
             ["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"]
@@ -323,7 +323,7 @@ class _Proposal:
             raise NmtkitError(f"{request.init_from}: {what}; write one with `init_from`")
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"
-        # Files of held-out pairs have the suffixes of the user's files, if these differ.
+        # Files of held-out pairs have the suffixes of the user's source and target, if these differ from each other.
         src, tgt = (
             _stem_and_end(paths[0])[1] if paths else ""
             for paths in (request.source, request.target)
@@ -349,7 +349,7 @@ class _Proposal:
     def _user_files(
         self, src: Sequence[str], tgt: Sequence[str], answer: str = "tgt"
     ) -> dict[str, Any]:
-        """Returns the files of a split in the form of a recipe, with their encodings."""
+        """Returns the files of a split as in a recipe, with their encodings."""
         files = _side_files(src, tgt, answer)
         if encodings := self.request.encodings([*src, *tgt]):
             files["encoding"] = encodings
@@ -396,7 +396,7 @@ class _Proposal:
         return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
-        description = f"{preset.task} with preset {preset.name}, chosen by text size"
+        description = f"{preset.task} with preset {preset.name}, fitted to the text"
         return preset.text(self.name, self.data, description)
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
@@ -493,7 +493,7 @@ def _measure(
 
 
 def held_out_note(run: Run) -> str:
-    """Returns a note on how far to trust the scores of a held-out test set; empty for the user's own."""
+    """Returns a note on how far to trust the scores of a held-out test set; empty for a user's test set."""
     splits = run.recipe.data.splits()
     test = splits.get("test")
     folder = run.folder.text.resolve()
@@ -515,11 +515,11 @@ def held_out_note(run: Run) -> str:
 
 
 _MANY_SIMILAR = 0.3
-"""Share of near-duplicate test sources from which on a text seems to be made from templates."""
+"""Share of near-duplicate test sources at which a text is assumed to be made from templates."""
 _COMPARED = 50_000
 """Maximum number of training sources compared with test sources."""
 _COMPARED_WORDS = range(3, 61)
-"""Number of words of a source that are compared."""
+"""A source is compared only if its number of words is in this range."""
 
 
 def _sources(files: SplitFiles) -> list[str]:
@@ -583,7 +583,7 @@ def _explanation(
         )
         if held["valid"] < ROUGH_BELOW:
             few = f"{held['valid']} {'texts' if size.one_text else 'pairs'}"
-            yield f"warning: {few} are few for validation, so validation scores are imprecise"
+            yield f"warning: {few} are too few for precise validation scores"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     yield from proposed.advice

@@ -5,7 +5,7 @@ const VIEWS = {
   decoder: { label: "decoder", rows: "tgt", columns: "inputs", left: "word being written", right: "looks at words before it" },
   cross: { label: "cross", rows: "tgt", columns: "src", left: "word being written", right: "looks at source words" },
 };
-const LEAST = 0.0005;  // what would be written as 0.000 is not shown
+const LEAST = 0.0005;  // smaller weights, which round to 0.000, are not shown
 const MEAN = "mean";
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ const sentences = JSON.parse(element("data").textContent);
 const unpacked = new Map();
 const state = { sentence: 0, view: "cross", layer: 0, head: MEAN, pinned: null };
 
-// All weights of one kind of attention of one sentence, read once.
+// All weights of the current sentence for one kind of attention; they are unpacked only once.
 function weightsOf(view) {
   const key = state.sentence + view;
   if (!unpacked.has(key)) {
@@ -31,7 +31,7 @@ const words = (side) => sentences[state.sentence][VIEWS[state.view][side]];
 const layerCount = () => sentences[state.sentence].layers[state.view];
 const headCount = () => sentences[state.sentence].heads[state.view];
 
-// The weights of one head, or the mean of a layer's heads: row after row.
+// The weights of one head, or the mean of a layer's heads, row by row.
 function matrix(layer, head) {
   const size = words("rows").length * words("columns").length;
   const heads = headCount();
@@ -150,7 +150,7 @@ function clear() {
   }
 }
 
-// Shows one word's weights: what a word on the left looks at, or by what a word on the right is looked at.
+// Shows the weights of one word: for a word on the left, what it looks at; for a word on the right, what looks at it.
 function light(side, index) {
   clear();
   const weights = matrix(state.layer, state.head);
@@ -183,11 +183,11 @@ function rest() {
     if (index >= 0) { light(side, index); return; }
   }
   clear();
-  element("hint").textContent = "Point at a word, or move to it with Tab and the arrow keys; click or Enter keeps it.";
+  element("hint").textContent = "Point at a word, or move to it with Tab and the arrow keys. Click or press Enter to pin it.";
   strongestLines();
 }
 
-// While no word is pointed at: of each word on the left the largest weight, and what is at least half as large.
+// While no word is selected: draws each left word's largest weight, and its other weights that are at least half as large.
 function strongestLines() {
   const weights = matrix(state.layer, state.head);
   const columns = items.right.length;
@@ -281,7 +281,7 @@ function moveSquare(event, layer, head, width) {
 
 // -------------------------------------------------------------------------------------------------------------- page
 
-// A new layer or head: the words stay.
+// Shows a new layer or head; the words stay the same.
 function refresh() {
   for (const { button, layer, head } of squares) {
     const chosen = layer === state.layer && head === state.head;

@@ -1,5 +1,5 @@
-// Pointing at a word of the summary colours the article by that word's attention, and at a word of the article the
-// summary by the attention that it got; left alone, the article shows its final coverage.
+// Pointing at a word of the summary colours the article by the attention of this word. Pointing at a word of the article
+// colours the summary by the attention that this word received. Otherwise, the article shows its final coverage.
 for (const section of document.querySelectorAll("section.summary")) {
   const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const signs = section.dataset.weights;
@@ -27,7 +27,7 @@ for (const section of document.querySelectorAll("section.summary")) {
   const best = (words, weights) => weights.map((value, index) => [value, index]).filter(([value]) => value >= 0.005)
     .sort((a, b) => b[0] - a[0]).slice(0, 5).map(([value, index]) => isolated(words[index]) + "\u00a0" + value.toFixed(2)).join(" · ");
 
-  // The mouse speaks before the keyboard, and what has the focus is shown again when the mouse has gone.
+  // The mouse takes precedence over the keyboard; when the pointer leaves, the focused word is shown again.
   let pointed = null, focused = null;
   const draw = () => {
     for (const word of section.querySelectorAll(".on")) word.classList.remove("on");

@@ -1,4 +1,4 @@
-// Pointing at a target word colours the source words with its row of weights; at a source word, the other way.
+// Pointing at a target word colours the source words by its row of weights; pointing at a source word does the reverse.
 for (const section of document.querySelectorAll("section:not(.summary)")) {
   const rows = [...section.querySelectorAll("tbody tr")];
   const src = { words: [...section.querySelectorAll(".src span")], heads: [...section.querySelectorAll("thead th")] };

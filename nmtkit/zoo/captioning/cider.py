@@ -20,10 +20,10 @@ NGram = tuple[str, ...]
 class CiderD(ExampleMetric):
     """Vedantam et al. 2015, "CIDEr: Consensus-based Image Description Evaluation", in the variant CIDEr-D.
 
-    A caption c is a vector g_n(c) for each order n, with tf-idf of each n-gram: its count times
-    log(N / examples with a reference that contains it), where N is the number of examples. The idf
-    values depend on the given references, so scores of different test sets, or parts of one, are
-    not comparable. CIDEr-D(c) is the mean over n from 1 to 4 and over the references s of
+    For each order n, a caption c is represented by a vector g_n(c) with the tf-idf of each n-gram: its count times
+    log(N / examples with a reference that contains it), where N is the number of examples. The idf values depend on the
+    given references, so scores of different test sets, or parts of one, are not comparable. CIDEr-D(c) is the mean over
+    n from 1 to 4 and over the references s of
 
         10 exp(-(l(c) - l(s))^2 / (2 sigma^2)) min(g_n(c), g_n(s)) g_n(s) / (|g_n(c)| |g_n(s)|)
 
@@ -68,7 +68,7 @@ class CiderD(ExampleMetric):
 def _similarity(
     hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int
 ) -> float:
-    """Computes the formula of `CiderD` for one reference; an order missing in a text adds nothing."""
+    """Computes the formula of `CiderD` for one reference; an order without n-grams in one of the texts adds nothing."""
     (products, hyp_squares, ref_squares), gap = np.zeros((3, ORDER)), 0
     # In text order: the order of a set, and therefore the last digit of a sum, differs between processes.
     for ngram in dict.fromkeys([*hyp, *ref]):

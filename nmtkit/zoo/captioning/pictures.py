@@ -20,8 +20,8 @@ from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.plots.pages import check_sentences
 
 ACROSS, SIDE, GAP, LABEL, TITLE, SHADE = 6, 1.2, 0.14, 0.26, 0.38, 0.7
-"""Number of panels in a row; in inches, minimum width of a panel, space beside it, space above it for the word, and
-height of the title; and the share of brightness that a region without attention loses."""
+"""Number of panels in a row; in inches, a panel's minimum width, the space beside it, the space above it for the word,
+and the height of the title; and the fraction of its brightness that a region without attention loses."""
 MOST_HALVINGS = 8
 """Maximum number of convolutions (each halves height and width) for which regions are drawn."""
 
@@ -37,7 +37,7 @@ class CaptionPicture(ExamplePicture):
     weights: NDArray[Any]
     """Attention weights `(T,R)`; regions are in row order of the grid from the upper left."""
     grid: tuple[int, int]
-    """Rows and columns of regions; regions of features must form a square."""
+    """Numbers of rows and columns of regions; if the model reads features, their regions must form a square."""
 
     @classmethod
     @override
@@ -66,7 +66,7 @@ class CaptionPicture(ExamplePicture):
 
 
 def _grid(regions: int, image: NDArray[Any] | None) -> tuple[int, int] | None:
-    """Returns rows and columns of regions; None if they neither result from halving nor form a square."""
+    """Returns the numbers of rows and columns; None if the regions neither result from halving nor form a square."""
     if image is None:
         side = round(regions**0.5)
         height, width = side, side
@@ -87,11 +87,10 @@ def draw_caption(
     path: str | Path,
     style: FigureStyle = DEFAULT_STYLE,
 ) -> None:
-    """Writes a figure like Xu et al. 2015, "Show, Attend and Tell", figures 2 and 3, with a panel per word.
+    """Writes a figure like figures 2 and 3 of Xu et al. 2015, "Show, Attend and Tell", with one panel per word.
 
-    `image` (H, W, 3) has values from 0 to 255 (uint8) or from 0 to 1; if it is None, only the weights are
-    drawn. `weights` (T, rows * columns of the `grid`) are in row order from the upper left; the
-    maximum of each word is brightest.
+    `image` (H, W, 3) has values from 0 to 255 (uint8) or from 0 to 1; if it is None, only the weights are drawn.
+    `weights` (T, rows * columns of the `grid`) are in row order from the upper left; each word's maximum is brightest.
     """
     maps = weights.reshape(len(words), *grid)
     check_sentences([(words, words, [weights])], path)

@@ -46,10 +46,11 @@ class CaptionerConfig(ModelConfig):
 
 
 class PictureEncoder(nn.Module):
-    """Computes the regions of images. A pixel has three colours and two coordinates, as in Liu et al. 2018 (CoordConv).
+    """Computes the regions of images.
 
-    The last halving layer is shifted right and down by half its step, and earlier ones left and up,
-    so a region is centred on its own pixels up to half a pixel.
+    A pixel has three colours and two coordinates, as in CoordConv (Liu et al. 2018). The last halving layer is shifted
+    right and down by half its step, and earlier ones left and up, so a region is centred on its own pixels to within
+    half a pixel.
     """
 
     def __init__(self, channels: list[int]) -> None:
@@ -84,7 +85,7 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the regions `(B,R,D)`, their mask `(B,R)`, and the mean of real regions `(B,D)`."""
+        """Returns the regions `(B,R,D)`, their mask `(B,R)`, and the mean of the real regions `(B,D)`."""
         values, mask, heights = batch.inputs.features, batch.inputs.mask, batch.inputs.lengths
         values = values.to(self.tgt_embedding.weight.dtype)
         if self.encoder is not None:
@@ -118,7 +119,7 @@ class ShowAndTellConfig(CaptionerConfig):
     """Settings of Show and Tell. The defaults suit small corpora; the paper uses 512 for both sizes."""
 
     kind: Literal["show_and_tell"] = "show_and_tell"
-    """Name of the model."""
+    """Model type."""
 
 
 @MODELS.register("show_and_tell")
@@ -150,7 +151,7 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """Decodes one word of every hypothesis."""
+        """Runs one decoding step for every hypothesis."""
         words = self.dropout(self.tgt_embedding(tokens))
         new = RecurrentState(*rnn_step(self.decoder, words, state.hidden, state.cell))
         return ModelOutput(new.hidden[:, -1]), new

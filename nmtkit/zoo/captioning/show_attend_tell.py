@@ -6,8 +6,8 @@
     h_t = LSTM(E y_{t-1}, h_{t-1}, z_t)                               eqs. 1 to 3
     p(y_t) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t))             eq. 7
 
-This is soft attention; hard attention (`hard_attention`, section 4.1) samples z_t from the a_i.
-`doubly_stochastic` in `training` is eq. 14. Notation as in show_and_tell.py.
+This is soft attention; hard attention (`hard_attention`, section 4.1) instead samples a single a_i. The objective
+`doubly_stochastic` is eq. 14. Notation as in show_and_tell.py.
 """
 
 from typing import Any, Literal
@@ -30,7 +30,7 @@ class ShowAttendTellConfig(CaptionerConfig):
     """Settings of Show, Attend and Tell; the defaults suit small corpora."""
 
     kind: Literal["show_attend_tell"] = "show_attend_tell"
-    """Name of the model."""
+    """Model type."""
     attention_size: Width = Field(default=256, ge=1)
     """Size of the attention layer that compares regions with the decoder state."""
     hard_attention: bool = False

@@ -1,4 +1,4 @@
-"""The captioning task: from an image, or from features of its regions, to a sentence."""
+"""The captioning task: describing an image, given as pixels or as features of its regions, in one sentence."""
 
 from nmtkit.config.tasks.task import TASKS, GenerationTask
 from nmtkit.core.columns import Column

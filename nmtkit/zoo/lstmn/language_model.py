@@ -1,7 +1,7 @@
 """The LSTMN as a language model: Cheng, Dong and Lapata 2016, sections 3.2 and 3.3.
 
-It is an `rnn_lm` whose layers attend to all their previous states; `layers.py` has the equations.
-Dropout is as in `rnn_lm`; `recurrent_dropout` applies to the h~ that the gates read.
+The model is an `rnn_lm` whose layers attend to all their previous states; `layers.py` has the equations. Dropout is as
+in `rnn_lm`; `recurrent_dropout` applies to the h~ that the gates read.
 """
 
 from typing import Any, Literal
@@ -21,15 +21,15 @@ from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnConfig(RecurrentLMConfig):
-    """Settings of the LSTMN language model; the paper's has 300 units and 1 or 3 layers."""
+    """Settings of the LSTMN language model; the paper's models have 300 units and 1 or 3 layers."""
 
     kind: Literal["lstmn"] = "lstmn"
-    """Name of the model."""
+    """Model type."""
 
 
 @MODELS.register("lstmn")
 class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
-    """An LSTM that attends to all its states; `hidden` and `cell` in its state are h~ and c~ of the last word."""
+    """An LSTM that attends to all its states; in `RnnLMState`, `hidden` and `cell` are h~ and c~ of the last word."""
 
     Config = LstmnConfig
 

@@ -1,7 +1,7 @@
 """The layers of an LSTMN: Cheng, Dong and Lapata 2016, "Long short-term memory-networks for machine reading".
 
-An LSTM that keeps the hidden states and memory cells of all words on two tapes instead of only the
-last ones. Before it reads word x_t, it attends to the tapes (section 3.2):
+An LSTMN is an LSTM that keeps the hidden states and memory cells of all words, not only of the last one, on two tapes.
+Before it reads word x_t, it attends to the tapes (section 3.2):
 
     a_i = v^T tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1})      s = softmax(a), i = 1 ... t-1
     h~_t = sum_i s_i h_i                                   c~_t = sum_i s_i c_i
@@ -11,9 +11,8 @@ and continues like an LSTM with the result instead of h_{t-1} and c_{t-1}:
     [i; f; o; c^] = [sigmoid; sigmoid; sigmoid; tanh](W [h~_t; x_t] + b)
     c_t = f * c~_t + i * c^                                h_t = o * tanh(c_t)
 
-If s_{t-1} is 1, it equals an LSTM. At the first word h~ and c~ are zero. Layers are stacked, each
-with its own tapes; x_t of an upper layer is h_t of the layer below (section 3.3, without its skip
-connections).
+If s_{t-1} is 1, this is an ordinary LSTM. At the first word, h~ and c~ are zero. Layers are stacked, each with its own
+tapes; x_t of an upper layer is h_t of the layer below (section 3.3, without its skip connections).
 
 Because a_i depends on h~_{t-1}, words are read sequentially even in training.
 """
@@ -46,7 +45,7 @@ class LookBack(Additive):
         the visibility mask `(B,K,*)`.
         """
         size = before.shape[1] // 2
-        # one gradient; slices would have one each
+        # `split` has a single gradient; slices would have one each
         kept, keys = torch.split(tape, [2 * size, size], 2)
         query = torch.cat([inputs, before[:, :size].to(inputs.dtype)], 1)
         shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), keys), visible)
@@ -77,7 +76,7 @@ def look_back_step(
 ) -> tuple[Tensor, Tensor]:
     """Runs all layers on the next word `(N,I)` with cached tapes: returns the top h `(N,H)` and `found`.
 
-    `found` is `[h~; c~]` of each layer `(N,L,2H)`; the argument is that of the previous word.
+    `found` is `[h~; c~]` of each layer `(N,L,2H)`; the argument belongs to the previous word.
     """
     # see `rnn_step`
     cells, after = getattr(rnn, "cells", None) or [torch.lstm_cell] * rnn.num_layers, []

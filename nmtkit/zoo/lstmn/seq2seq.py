@@ -1,9 +1,8 @@
 """The LSTMN as encoder and decoder: Cheng, Dong and Lapata 2016, section 4, shallow attention fusion.
 
-Both are LSTMs whose layers attend to all their previous states (intra-attention); `layers.py` has
-the equations. For each target word x_t the decoder first attends to the source with its current
-state (inter-attention), as in Bahdanau et al. 2015; g_j is the encoder's top-layer output for
-source word j:
+The encoder and the decoder are LSTMs whose layers attend to all their previous states (intra-attention); `layers.py`
+has the equations. For each target word x_t, the decoder first attends to the source with its current state
+(inter-attention), as in Bahdanau et al. 2015; g_j is the encoder's top-layer output for source word j:
 
     p = softmax_j(u^T tanh(W_g g_j + W_h h_{t-1} + b))      g~_t = sum_j p_j g_j
     h_t = LSTMN([x_t; g~_t])                                p(y_t) = softmax(W h_t + b)
@@ -35,9 +34,9 @@ class LstmnSeq2SeqConfig(RecurrentConfig):
     """Settings of the LSTMN encoder-decoder. The defaults suit small corpora; the paper does not cover translation."""
 
     kind: Literal["lstmn_seq2seq"] = "lstmn_seq2seq"
-    """Name of the model."""
+    """Model type."""
     layers: Depth = Field(default=1, ge=1)
-    """Number of encoder layers, and of decoder layers."""
+    """Number of layers in the encoder and in the decoder."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LstmnSeq2SeqConfig":
@@ -51,7 +50,10 @@ class LstmnSeq2SeqConfig(RecurrentConfig):
 
 @MODELS.register("lstmn_seq2seq")
 class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
-    """Attends to the source, then to itself; in its state, `hidden` is the top h, `cell` `[h~; c~]` of all layers."""
+    """Attends to the source, then to itself.
+
+    In its state, `hidden` is the top h, and `cell` is the `[h~; c~]` of all layers.
+    """
 
     Config = LstmnSeq2SeqConfig
     encoder: Any
@@ -88,7 +90,7 @@ class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """Decodes one word of every hypothesis."""
+        """Runs one decoding step for every hypothesis."""
         query = state.hidden.view(len(memory.mask), -1, state.hidden.shape[2])  # (B,K,H)
         looked = self.attention(query, memory.keys, memory.values, memory.mask)
         context, weights = (part.flatten(0, 1) for part in looked)  # (N,H), (N,S)

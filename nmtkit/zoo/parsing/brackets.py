@@ -1,10 +1,9 @@
 """The search rule for parsing: every hypothesis is the beginning of a well-formed linearized tree.
 
-A bracket is closed by its own label and is never empty. The tree has as many placeholders as the
-source has words, and the hypothesis ends after it. A bracket opens only if the length limit leaves
-room for the remaining words and all closing brackets, so every hypothesis can be completed at any
-time; longer sentences raise the limit. Notation as in `nmtkit.decoding.beam_search`.
-`nmtkit.zoo.parsing.trees` explains the linear form.
+A bracket is closed by its own label and is never empty. The tree has as many placeholders as the source has words, and
+the hypothesis ends after the tree. A bracket opens only if the length limit leaves room for the remaining words and all
+closing brackets, so every hypothesis can be completed at any time; if a sentence is too long for the limit, the limit
+is raised. Notation as in `nmtkit.decoding.beam_search`. `nmtkit.zoo.parsing.trees` explains the linear form.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ OUTER_BRACKETS = 2
 
 @dataclass(frozen=True)
 class BracketTokens:
-    """The roles of both vocabularies' tokens in a tree, on the model's device."""
+    """The roles that the tokens of both vocabularies play in a tree, on the model's device."""
 
     kinds: Tensor
     """OPENING, CLOSING, WORD, END or OTHER `(V,)`, int64."""
@@ -44,7 +43,7 @@ class BracketTokens:
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[str], own: range, counts: Sequence[int]) -> Self:
-        """Creates the table for target tokens on the CPU; `own` are the tokens that are not special."""
+        """Creates the table for target tokens on the CPU; `own` has the ids of all tokens that are not special."""
         closing = {tokens[number][1:]: number for number in own if is_closing(tokens[number])}
         kinds = [OTHER] * len(tokens)
         closings = [0] * len(tokens)
@@ -67,18 +66,18 @@ class BracketTokens:
         return cls(torch.tensor(kinds), torch.tensor(closings), torch.tensor(counts))
 
     def to(self, device: torch.device) -> "BracketTokens":
-        """Returns the same on a device."""
+        """Returns a copy on the given device."""
         return BracketTokens(
             self.kinds.to(device), self.closings.to(device), self.counts.to(device)
         )
 
 
 def _starts(tokenizer: Tokenizer) -> list[int]:
-    """Returns for each source token whether it begins (or is) a word."""
+    """Returns, for each source token, 1 if the token begins (or is) a word, else 0."""
     kind, vocabulary = tokenizer.config.kind, tokenizer.vocabulary
     if kind not in ("whitespace", "bpe", "unigram", "char"):
         raise RecipeError(
-            f"`search.rule: brackets`: a `{kind}` tokenizer of the source does not mark word "
+            f"`search.rule: brackets`: the source's `{kind}` tokenizer does not mark word "
             "starts; set `tokenizer.kind` to whitespace, bpe, unigram or char"
         )
     own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
@@ -131,7 +130,7 @@ class Brackets(Rows, Rule):
 
     @override
     def min_tokens(self) -> Tensor:
-        assert self.words is not None, "`begin` has counted them"
+        assert self.words is not None, "`begin` must count the words first"
         return self.words.cpu() + OUTER_BRACKETS
 
     @override
@@ -174,7 +173,7 @@ class Brackets(Rows, Rule):
         may_close = is_open & ~is_empty & ((depth > 1) | ~has_words)
         may_end = ~is_open & (has_begun | ~has_words)
         never = torch.zeros_like(is_open)
-        # by OTHER, OPENING, ...
+        # columns in the order of OTHER, OPENING, ...
         by_kind = torch.stack([never, may_open, never, is_open & has_words, may_end], 1)
         allowed = by_kind.index_select(1, self.tokens.kinds)  # (N,V)
         closing = self.tokens.closings[

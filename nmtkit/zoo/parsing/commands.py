@@ -18,15 +18,15 @@ from nmtkit.cli.options import FILE, NEW_FILE
         click.option(
             "--draw", is_flag=True, help="Print each tree as a drawing with one line per word."
         ),
-        options.picture_file("--plot", meaning="Also draw the trees in a file"),
+        options.picture_file("--plot", meaning="Also draw the trees and save the picture to FILE"),
     ),
 )
 def parse_command(**values: Any) -> None:
-    """Parse FILEs, or standard input, with one sentence per line: one Penn Treebank tree per sentence, in order.
+    """Parse FILEs, or standard input: one Penn Treebank tree per input line, in order.
 
-    Separate words and punctuation by white space: "the cat sleeps ." The parts of speech are the ones that the
-    model was trained on: XX, except for punctuation. The search considers only well-formed trees over all words. An
-    empty line gives an empty line.
+    Each input line is one sentence, with words and punctuation separated by white space: "the cat sleeps ." The
+    parts of speech are those of the training trees: by default, XX for everything but punctuation. The search
+    considers only well-formed trees that cover all words. For an empty line, the output line is empty.
 
     \b
     Examples:

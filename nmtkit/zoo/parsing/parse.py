@@ -73,7 +73,7 @@ def run_parse(
 
 
 def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree | None:
-    """Returns the tree over the words, or over the first ones that the model read; None for an empty line."""
+    """Returns the tree over the line's words, or over the part that the model read; None for an empty line."""
     if not one.src_tokens:
         return None
     tree, words, read = (

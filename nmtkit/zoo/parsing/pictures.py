@@ -88,7 +88,7 @@ def _height(tree: Tree) -> int:
 
 
 def tree_lines(tree: Tree) -> list[str]:
-    """Returns the lines of a tree without part-of-speech placeholders."""
+    """Returns a drawing of a tree as lines of text, without part-of-speech placeholders."""
     if tree.word is not None:
         return [f"{tree.label} {tree.word}" if tree.has_tag else tree.word]
     lines: list[str] = []

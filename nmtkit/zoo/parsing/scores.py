@@ -38,7 +38,10 @@ def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Brack
     found: Counter[Bracket] = Counter()
 
     def walk(one: Tree, place: int, shown: int) -> tuple[int, int]:
-        """Records the brackets of a subtree, whose first word is number `shown` without deletions; returns its end."""
+        """Records the brackets of a subtree that starts at word `place`, and returns where it ends.
+
+        `shown` is the same position, not counting deleted words.
+        """
         if one.word is not None:
             return place + 1, shown + (place not in deleted)
         begin = shown
@@ -53,7 +56,10 @@ def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Brack
 
 
 def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, int, bool]:
-    """Counts equal brackets and those of each tree, and tests for equality; DataError without a reference tree."""
+    """Counts the matching brackets, the output's and the reference's, and tests for an exact match.
+
+    Raises a DataError if the reference is not a tree.
+    """
     gold = read_tree(reference, f"{place} of the references").plain()
     words = [] if gold is None else [*gold.leaves()]
     deleted = frozenset(number for number, leaf in enumerate(words) if leaf.label in PUNCTUATION)
@@ -81,7 +87,7 @@ class BracketMetric(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """Returns the numbers of equal, output and reference brackets, and whether all match, `(examples, 4)`."""
+        """Returns the numbers of matching, output and reference brackets, and whether all match, `(examples, 4)`."""
         rows = []
         for number, (hyp, refs) in enumerate(
             zip(texts.hyps, texts.references, strict=True), start=1

@@ -1,4 +1,4 @@
-"""The parsing task: from a sentence to its constituency tree in linear form."""
+"""The parsing task: converting a sentence to its constituency tree in linear form."""
 
 from nmtkit.config.tasks.task import TASKS, GenerationTask
 from nmtkit.core.columns import Column

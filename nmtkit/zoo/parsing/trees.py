@@ -37,7 +37,7 @@ class Tree:
 
     @property
     def has_tag(self) -> bool:
-        """Returns whether a word's label adds information to the placeholder or the word itself."""
+        """Returns whether a word's label is neither the placeholder nor the word itself."""
         return self.label not in (PLACEHOLDER, self.word)
 
     def leaves(self) -> Iterator["Tree"]:
@@ -52,19 +52,19 @@ class Tree:
         return [leaf.word or "" for leaf in self.leaves()]
 
     def penn(self) -> str:
-        """Returns Penn form on one line; brackets within words become -LRB- and -RRB-."""
+        """Returns the Penn form on one line; brackets within words become -LRB- and -RRB-."""
         if self.word is None:
             return f"({self.label} {' '.join(child.penn() for child in self.children)})"
         return f"({self.label} {re.sub('[()]', lambda found: _ESCAPES[found[0]], self.word)})"
 
     def linear(self, keep_tags: bool = False) -> str:
-        """Returns linear form, with all parts of speech or only those of punctuation."""
+        """Returns the linear form, with all parts of speech or only those of punctuation."""
         if self.word is not None:
             return self.label if keep_tags or self.label in PUNCTUATION else PLACEHOLDER
         return f"({self.label} {' '.join(child.linear(keep_tags) for child in self.children)} ){self.label}"
 
     def with_words(self, words: Sequence[str]) -> "Tree":
-        """Returns the same tree over other words; DataError unless the number of words matches."""
+        """Returns the same tree over other words; DataError if the number of words does not match."""
         if len(words) != (count := sum(1 for _ in self.leaves())):
             sentence = shorten(" ".join(words))
             raise DataError(
@@ -79,7 +79,7 @@ class Tree:
         return replace(self, children=tuple(child._filled(words) for child in self.children))
 
     def plain(self) -> "Tree | None":
-        """Removes traces, empty constituents, function tags (NP-SBJ) and an outer root; None without words."""
+        """Removes traces, empty constituents, function tags (NP-SBJ) and an outer root; None if no words remain."""
         if self.word is not None:
             return None if self.label == TRACE else self
         children = tuple(
@@ -141,7 +141,7 @@ def read_linear(line: str, place: str) -> Tree:
             _refuse(place, f"found {token!r} after the end of the tree")
         if is_opening(token):
             if len(stack) >= MAX_DEPTH:
-                _refuse(place, f"brackets are nested more than {MAX_DEPTH} deep")
+                _refuse(place, f"brackets are nested more than {MAX_DEPTH} levels deep")
             stack.append((token[1:], []))
         elif not stack:
             _refuse(place, f"{token!r} is outside any bracket")
@@ -159,7 +159,9 @@ def read_linear(line: str, place: str) -> Tree:
         else:
             stack[-1][1].append(Tree(token, word=""))
     if done is None:
-        _refuse(place, f"{len(stack)} brackets are not closed" if stack else "there is no tree")
+        _refuse(
+            place, f"number of unclosed brackets: {len(stack)}" if stack else "there is no tree"
+        )
     return done
 
 
