@@ -135,7 +135,7 @@ def test_links_are_between_the_words_of_the_files(align_words: Command, tmp_path
     [
         pytest.param(
             "ba ce ; di\n",
-            "source line 1: the file of words has 'ce ;' where the text has 'ce,'",
+            "source line 1: the words file has 'ce ;' where the text has 'ce,'",
             id="another word",
         ),
         pytest.param("ba ce , di\n\n", "src.tok has more lines than ", id="too many lines"),

@@ -155,7 +155,10 @@ def test_without_its_text_a_recipe_trains_on_random_words(
     own.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
     shown = " ".join(done.out.split())  # the table wraps where the path of the recipe is long
-    assert "on random words (25 and 25 per line), because the recipe's text is missing" in shown
+    assert (
+        "on random words (25 source and 25 target words per line), because the recipe's text"
+        in shown
+    )
     assert "train.src" in done.err
     refused(
         nmtkit(

@@ -69,7 +69,7 @@ REPORTS = {
     "empty files": Case(
         "none.en none.de",
         code=1,
-        out=["Not ready to train on: 1 error in 0 lines.", "file has no lines"],
+        out=["Not ready for training: 1 error in 0 lines.", "file has no lines"],
     ),
     "JSON lines whose fields are named": Case(
         "corpus.jsonl#article corpus.jsonl#summary", out=["60 pairs"]
@@ -96,7 +96,7 @@ REPORTS = {
     ),
     "texts of other stages": Case(
         f"mine.yaml --no-tokens --set 'stages={json.dumps(STAGES)}'",
-        err=["are not checked; to check them, pass them as files: ", "/more.de"],
+        err=["were not checked; to check them, pass them as arguments: ", "/more.de"],
     ),
 }
 
@@ -115,7 +115,7 @@ def test_languages_are_shown_and_a_mixed_side_is_explained(check: Command) -> No
         "mixed.en mixed.fr",
         out=[
             "data: language of the source: en",
-            "note: a side was not searched for lines in other languages (data, 1)",
+            "note: one side was not checked for lines in other languages (data, 1)",
             "10% of a sample of 199 lines do not seem to be in the most common language, fr, but in de",
         ],
         not_out=["language of the target"],
@@ -144,7 +144,7 @@ PLANTED = {
                 "train.en:17:4",
                 "line is not UTF-8",
                 "caf",
-                "Not ready to train on: 1 error in 60 pairs.",
+                "Not ready for training: 1 error in 60 pairs.",
             ],
         ),
     ),
@@ -170,21 +170,21 @@ def test_check_shows_where_files_stop_to_match(check: Command) -> None:
     done = check(*FILES)
     assert done.code == 1
     report = " ".join(done.out.split())
-    assert "60 lines here, but 59 in train.de; the files perhaps diverge near line 31:" in report
-    shown = report[report.index("the files perhaps diverge") : report.index("findings")]
+    assert "60 lines here, but 59 in train.de; the files may diverge near line 31:" in report
+    shown = report[report.index("the files may diverge") : report.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
 
 
 NO_REPORT = "train.en: this file already exists and is not a report"
-NO_NAME = "--fix, --html and --json need a name"
+NO_NAME = "--fix, --html and --json do not accept an empty name"
 REFUSED = {
     "train.en train.de": {
         # A script that forgot to set its variable gives an empty name.
         "--html ''": NO_NAME,
         "--json ''": NO_NAME,
         "--fix ''": NO_NAME,
-        "--html one --json ./one": "--html and --json would both write one; use two files",
+        "--html one --json ./one": "--html and --json would both write to one; use two different files",
         "--html nowhere/report": "the folder nowhere does not exist",
         "--json nowhere/report": "the folder nowhere does not exist",
     },

@@ -86,7 +86,7 @@ def test_check_names_the_encoding(console: Command) -> None:
     write("a.tgt", FRENCH, "cp1252")
     done = console("check", "a.en", "a.tgt", "--json", "report.json")
     assert done.code == 1
-    assert "a.tgt: Windows-1252 (decoded this way, its letters and words are French" in done.out
+    assert "a.tgt: Windows-1252 (the decoded text has French letters and words" in done.out
     report = json.loads(Path("report.json").read_text(encoding="utf-8"))
     assert report["encodings"]["a.tgt"]["names"] == ["cp1252"]
     assert console("check", "a.en", "a.tgt", "--encoding", "a.tgt=cp1252").code == 0

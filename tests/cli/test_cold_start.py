@@ -47,6 +47,7 @@ def test_a_translation_imports_and_reads_only_what_it_needs(trained: Path, tmp_p
     )
     assert "torch" in imported
     assert not imported & NEEDLESS
+    assert not imported & {"nmtkit.config.schema", "nmtkit.training.config"}
     rooms = {name.split(".")[1] for name in imported if name.startswith("nmtkit.")}
     assert "decoding" in rooms
     assert not rooms & OURS_NEEDLESS

@@ -85,7 +85,7 @@ def test_a_damaged_or_foreign_vocabulary_is_refused(
         "trained with a different vocabulary",
     )
     refused(nmtkit("average", "-m", copied), "weights-", "trained with a different vocabulary")
-    refused(go_on(), "train was made with a different vocabulary")
+    refused(go_on(), "train was preprocessed with a vocabulary that differs")
 
 
 @pytest.mark.slow

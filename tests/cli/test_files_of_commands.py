@@ -173,7 +173,7 @@ def test_rescore_reads_texts_of_paragraphs_and_refuses_their_json(
         )
     )
     done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
-    refused(done, "this is not output of `nmtkit translate --json`")
+    refused(done, "this was not written by `nmtkit translate --json`")
     write_lines("found.json.txt", ["BA CE", "BA", "", "BA"])
     succeeded(console("rescore", "-m", trained, "--source", "text", "--target", "found.json.txt"))
 
@@ -203,7 +203,7 @@ def test_detokenize_restores_what_tokenize_divided(
 ) -> None:
     text = write_lines(tmp_path / "text", [*LINES, "", "Unknown, WORDS! 3.5"])
     done = succeeded(console("tokenize", "-m", trained, text))
-    assert f"source tokenizer of {trained} (as asked): word, " in done.err
+    assert f"source tokenizer of {trained} (as requested): word, " in done.err
     tokenizer = Translator.load(str(trained), device="cpu").tokenizers.src
     *known, empty, unknown = done.out.splitlines()
     assert [line.split(" ") for line in known] == [
@@ -216,7 +216,7 @@ def test_detokenize_restores_what_tokenize_divided(
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
     refused(
         done,
-        "line 2: no token in 'ba ce di' has the mark ▁, with which a word begins",
+        "line 2: no token in 'ba ce di' contains ▁, which marks the start of a word",
         after_results=True,
     )
     assert done.out == "ba\n"

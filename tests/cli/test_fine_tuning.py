@@ -93,11 +93,11 @@ def test_general_text_of_a_language_model_has_no_sources(
     alone = propose_recipe(replace(request, general=()), "alone", device="cpu", notify=told.append)
     assert alone is not None
     alone.close()
-    assert any(text.endswith("has learned before; add some with --general TEXT") for text in told)
+    assert any(text.endswith("it learned before; add some with --general TEXT") for text in told)
     lock = propose_recipe(request, "tuned", device="cpu")
     assert lock is not None
     lock.close()
-    assert "Fine-tunes speaker on 72 texts of " in " ".join(
+    assert "Fine-tunes speaker on 72 texts with " in " ".join(
         Path("tuned/chosen.yaml").read_text().split()
     )
     train = config.load("tuned/chosen.yaml").data.train

@@ -154,7 +154,7 @@ def test_train_says_how_to_name_the_columns_of_a_table(console: Command) -> None
     Path("pairs.tsv").write_text(TABLE, encoding="utf-8")
     refused(
         console("train", "--source", "pairs.tsv"),
-        "a table of 2 columns separated by tabs",
+        "a table with 2 columns separated by tabs",
         "pairs.tsv#2",
     )
 

@@ -135,7 +135,7 @@ def test_the_script_of_bash_completes(
 
 
 def test_an_unknown_command_is_refused_in_a_line(nmtkit: Command) -> None:
-    remedy = "if your own file registers the task of this command, add `--user-module FILE.py`"
+    remedy = "if it belongs to a task in a file of your own, add `--user-module FILE.py`"
     refused(nmtkit("serve"), f"no such command 'serve'; {remedy} (see `nmtkit --help`)")
     refused(
         nmtkit("tranlate"),
@@ -168,7 +168,7 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     ]
     refused(
         nmtkit("recipe", "check", "demo", *sets(*sides)),
-        "no column 'de' in its first row",
+        "no column 'de' in the first row",
         after_results=True,
     )
     assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
@@ -308,7 +308,7 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(
 ) -> None:
     done = refused(
         console("train", given),
-        f"and nmtkit has no recipe of that name; the closest names are {near}",
+        f"and nmtkit has no recipe with that name; the closest names are {near}",
         "`nmtkit recipe ls` lists all",
     )
     assert len(done.err) < 400

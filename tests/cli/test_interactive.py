@@ -131,7 +131,7 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
     [
         ("samples=4", "all samples ended"),
         ("beam_size=6 diversity_groups=2", "hypotheses"),
-        ("beam_size=5", "the beam size is 5"),
+        ("beam_size=5", "reaching the beam size of 5"),
     ],
 )
 def test_explain_shows_samples_groups_and_ensembles(

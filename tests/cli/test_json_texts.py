@@ -66,7 +66,7 @@ def test_json_lines_are_refused_where_text_is_read(
     in_folder: Command, command: str, place: str, remedy: str
 ) -> None:
     done = in_folder(*command.split(), stdin=JSONL)
-    refused(done, f"{place}: each line is a JSON object (with article, summary)", remedy)
+    refused(done, f"{place}: each line is a JSON object (with the keys article, summary)", remedy)
 
 
 def test_text_may_have_braces(in_folder: Command) -> None:

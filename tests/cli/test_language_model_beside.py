@@ -56,7 +56,7 @@ def test_scores_include_the_weighted_log_probability_of_the_language_model(
 REFUSED = {
     "translate -m mine text": {
         "--lm mine": "rnnsearch cannot be combined with rnnsearch",
-        "--search lm_weight=0.1": "specify the run of the language model, too (--lm RUN)",
+        "--search lm_weight=0.1": "specify its run, too (--lm RUN)",
     },
     "generate -m lm text": {"--lm lm": "transformer_lm cannot be combined with transformer_lm"},
     "rerank -m mine --channel no-run text": {
@@ -71,7 +71,7 @@ REFUSED = {
         "--lm lm --tune text --json": "remove --weights and --json",
         "--lm lm --tune short": "2 source lines but 1 reference lines",
         "--lm lm --weights negative.yaml": "negative.yaml",
-        "--weights lm.yaml": "lm.yaml has the weight 0.3 for a language model",
+        "--weights lm.yaml": "lm.yaml sets the language model's weight to 0.3",
     },
 }
 
@@ -145,13 +145,13 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert "bleu 100.00" not in succeeded(console(*words, "--tune", "upper")).err
     make_run(runs, "mine", TRANSLATION + "evaluation: {lowercase: true}\n")
     assert (
-        "bleu 100.00; with the model alone 100.00"
+        "bleu 100.00 with these weights; 100.00 with the model alone"
         in succeeded(console(*words, "--tune", "upper")).err
     )
     # newer than the model that is found without -m
     os.utime(runs / "runs" / "lm" / "result.json", (2**32, 2**32))
     assert (
-        "bleu 100.00; with the model alone 100.00"
+        "bleu 100.00 with these weights; 100.00 with the model alone"
         in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
     )
 

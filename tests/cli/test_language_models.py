@@ -199,7 +199,7 @@ def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Comma
     ]
     small = sets("model.hidden_size=16", "model.feed_forward_size=16", "batch.batch_tokens=256")
     done = succeeded(console(*how, *small, "--set", "training.max_updates=2"))
-    assert "180 texts of " in done.err
+    assert "180 texts with " in done.err
     assert (
         "held out: 10 for valid and 10 for test; none of their texts are used for training"
         in done.err

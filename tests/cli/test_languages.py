@@ -71,9 +71,9 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
             "--init-from mt",
             "mt is multilingual; specify the target language, for example --to de (available: de, en)",
         ),
-        ("--init-from mt --to fr", "no language 'fr'"),
+        ("--init-from mt --to fr", "unknown language 'fr'"),
         ("--init-from plain --to fr", "plain is not a multilingual model; remove these options"),
-        ("--to fr", "give this model with --init-from RUN"),
+        ("--to fr", "give the model with --init-from RUN"),
     ],
 )
 def test_fine_tuning_needs_a_language_that_the_model_writes(

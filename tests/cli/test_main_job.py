@@ -176,9 +176,9 @@ BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finishe
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"score": 10**400}, "out.jsonl, line 1: this is not output of"),
-        ({"score": None}, "out.jsonl, line 1: this is not output of"),
-        ({"tokens": 5}, "out.jsonl, line 1: this is not output of"),
+        ({"score": 10**400}, "out.jsonl, line 1: this was not written by"),
+        ({"score": None}, "out.jsonl, line 1: this was not written by"),
+        ({"tokens": 5}, "out.jsonl, line 1: this was not written by"),
         ({"tokens": ["</s>", "<pad>", "<s>"]}, "pair 1"),
         ({"tokens": ["▁BA", "</s>"]}, "'</s>'"),
         ({"tokens": ["▁nowhere"]}, "the token '▁nowhere' is not in the model's vocabulary"),

@@ -23,27 +23,32 @@ ENDLESS = "1" + "0" * 30
             "translate",
             "--beam-size",
             f"0 1001 1000000 9223372036854775807 9223372036854775808 {ENDLESS}",
-            "1 to 1,000",
+            "at least 1 and at most 1,000",
         ),
-        ("summarize", "--n-best", f"0 1000000 {ENDLESS}", "1 to 1,000"),
-        ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
-        ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {MAX_INT:,}"),
-        (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
+        ("summarize", "--n-best", f"0 1000000 {ENDLESS}", "at least 1 and at most 1,000"),
+        ("translate", "--threads", f"0 1000000 {ENDLESS}", "at least 1 and at most 1,024"),
+        ("translate", "--batch-tokens", f"0 {ENDLESS}", f"at least 1 and at most {MAX_INT:,}"),
+        (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "greater than 0 and at most 1"),
         (
             "score a --ref b",
             "--n-samples",
             f"0 1000000 9223372036854775807 {ENDLESS}",
-            "1 to 10,000",
+            "at least 1 and at most 10,000",
         ),
-        (f"train {FILES}", "--minutes", f"0 nan inf 1e308 {ENDLESS}", "above 0 to 1e+07"),
-        ("preprocess demo", "--workers", "1000000", "1 to 1,024"),
+        (
+            f"train {FILES}",
+            "--minutes",
+            f"0 nan inf 1e308 {ENDLESS}",
+            "greater than 0 and at most 1e+07",
+        ),
+        ("preprocess demo", "--workers", "1000000", "at least 1 and at most 1,024"),
     ],
 )
 def test_a_number_out_of_bounds(
     console: Command, command: str, option: str, values: str, bound: str
 ) -> None:
     for value in values.split():
-        refused(console(*command.split(), option, value), option, f"{value} is not", bound)
+        refused(console(*command.split(), option, value), option, f"{value} is out of range", bound)
 
 
 OTHERS = {"coverage_kind", "length_penalty", "mbr", "stop"}  # not numbers
@@ -85,7 +90,8 @@ def test_a_setting_of_the_search_is_given_once(console: Command, options: str, k
 def test_what_stands_alone_is_given_once(console: Command, words: str) -> None:
     command, option = words.split()
     refused(
-        console(command, option, "a", option, "b"), "only one value is allowed here, not a and b"
+        console(command, option, "a", option, "b"),
+        "this option takes only one value, but was given a and b",
     )
 
 

@@ -71,13 +71,13 @@ def test_warnings_name_file_and_line(place: Path, console: Command) -> None:
 def test_errors_name_file_and_line(place: Path, console: Command) -> None:
     write_lines(place / "docs/b.txt", ["The dog.\tThe\tman"])
     done = console("translate", "--prefix", "docs/a.txt", "docs/b.txt", "--output-dir", "new")
-    refused(done, "docs/b.txt, line 1: has more than one tab")
+    refused(done, "docs/b.txt, line 1: more than one tab")
 
 
 def test_existing_outputs_are_replaced_and_named(place: Path, console: Command) -> None:
     write_lines(place / "out/b.txt", ["old"])
     done = succeeded(console("translate", "docs/a.txt", "docs/b.txt", "--output-dir", "out"))
-    assert "1 of 2 outputs exist and will be replaced: out/b.txt" in done.err
+    assert "1 of 2 outputs already exist and will be replaced: out/b.txt" in done.err
     assert lines_in(place / "out/b.txt") != ["old"]
 
 
@@ -102,7 +102,7 @@ REFUSED = {
         "docs/a.txt other/a.txt --output-dir out": "docs/a.txt and other/a.txt would both be written to out/a.txt",
         "docs/a.txt docs/a.txt.gz --output-dir out": "would both be written",
         "docs/a.txt --output-dir docs": "--output-dir would overwrite a file",
-        "docs/a.txt --output-dir docs/b.txt": "--output-dir needs a folder",
+        "docs/a.txt --output-dir docs/b.txt": "--output-dir requires a folder",
         "--output-dir out": "--output-dir writes one output for each",
         "docs/a.txt --output-dir out -o x": "use only one of them",
         "docs/a.txt -o docs": "use --output-dir docs",

@@ -236,7 +236,7 @@ def test_a_summary_in_the_terminal_marks_copied_words(news: Path, plot: Command)
 def test_tokens_that_are_not_read_are_reported(news: Path, plot: Command, options: str) -> None:
     article = " ".join(WORDS[:4] * 3)
     done = succeeded(plot("-m", news, article, SUMMARY, *options.split()))
-    assert "figure 1: the last 4 source tokens were not read" in done.err
+    assert "figure 1: the source is too long, so its last 4 tokens were not read" in done.err
 
 
 def test_figures_and_pages_of_summaries_mark_copied_words(news: Path, plot: Command) -> None:
@@ -265,7 +265,7 @@ def test_a_page_is_recommended_for_a_long_summary(
     news: Path, plot: Command, summary: str, files: str, advised: bool
 ) -> None:
     done = succeeded(plot("-m", news, ARTICLE, summary, *files.split()))
-    assert ("is wide; -o FILE.html" in done.err) == advised
+    assert ("columns and may be hard to read; use -o FILE.html" in done.err) == advised
     assert ("is wide" in done.err) == advised
 
 

@@ -58,7 +58,7 @@ def test_each_word_attends_to_the_words_before_it(folder: Path, console: Command
         pytest.param(
             "gpt",
             "",
-            "does not attend to earlier words; use an lstmn",
+            "to earlier words cannot be shown; use an lstmn",
             id="a model without a look back",
         ),
     ],

@@ -83,12 +83,14 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
     begin = (
-        f"{path} contains 17 vectors; 15 of the 44 tokens (34.1%) are initialized with one in "
-        "src_embedding.weight, scaled by "
+        f"{path} contains 17 vectors; 15 of the 44 tokens (34.1%) in src_embedding.weight "
+        "are initialized with them, scaled by "
     )
     assert begin in message
     factor = float(message.partition(begin)[2].partition(";")[0])
-    assert message.endswith("the others are random; all of these embeddings stay frozen")
+    assert message.endswith(
+        "the others are initialized at random; all these embeddings stay frozen"
+    )
     rows = rows_of(tmp_path / "frozen", words[:15])
     torch.testing.assert_close(
         frozen["src_embedding.weight"][rows], given[:15] * factor, rtol=1e-2, atol=0
@@ -127,8 +129,8 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     )
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
-        f"contains {count} vectors; {count} of the 44 tokens ({share}) are initialized with one in "
-        f"tgt_embedding.weight and src_embedding.weight and output.weight, scaled by {text.split('scaled by ')[1]}"
+        f"contains {count} vectors; {count} of the 44 tokens ({share}) in tgt_embedding.weight "
+        f"and src_embedding.weight and output.weight are initialized with them, scaled by {text.split('scaled by ')[1]}"
         for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
     ]
     (embedding,) = (tensor for tensor in weights.values() if tensor.shape == (44, SIZE))
@@ -198,6 +200,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> No
     settings = config.load(mine)
     rows = plan(settings, torch.device("cpu"), need_files=False).rows
     assert any(what.endswith("words.vec (missing)") for _, what in rows)
-    with pytest.raises(DataError, match=r"words\.vec: cannot read it: No such file"):
+    with pytest.raises(DataError, match=r"words\.vec: cannot be read: No such file"):
         trained_by(settings, mine.parent / "run")
     assert not (mine.parent / "run").exists()

@@ -200,7 +200,7 @@ def test_resume_auto_begins_where_there_is_nothing(
     assert not (tmp_path / "run").exists()
     done = succeeded(nmtkit(*command[:1], *command[2:], "--resume", "auto"))
     assert "there is nothing to resume, so a new run is started" in done.err
-    end = "update 2 (max_updates), learning rate 0.005 of 0.005 at its peak"
+    end = "update 2 (max_updates), learning rate 0.005 (peak: 0.005)"
     assert f"finished after {end}" in done.err
     assert "training took 0." in done.err
     done = succeeded(nmtkit(*command[:-1], "training.max_updates=3"))
@@ -229,9 +229,7 @@ def test_a_training_cut_short_says_how_to_go_on(
     done = succeeded(
         nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits)
     )
-    assert (
-        "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
-    )
+    assert "finished after update 6 (max_updates), learning rate 0 (peak: 0.0042)" in done.err
     assert done.err.splitlines()[-1].endswith(advice)
 
 

@@ -65,7 +65,7 @@ def test_runs_are_listed_with_what_they_came_to(
     summaries = listed()
     assert (summaries["whole"]["state"], summaries["whole"]["why"]) == (
         "finished",
-        "cut by max_minutes",
+        "cut short by max_minutes",
     )
     assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
     assert "no runs in elsewhere/" in console("runs", "--runs", "elsewhere").err
@@ -122,7 +122,7 @@ def test_a_run_is_renamed_whose_paths_yaml_breaks_at_blanks(tmp_path: Path) -> N
     assert str(old.path) not in text
     write_lines(old.recipe, text.splitlines())
     for name in ("try #2", "de: en", '"new"'):
-        with pytest.raises(NmtkitError, match="would be invalid with this name"):
+        with pytest.raises(NmtkitError, match="would make them invalid YAML"):
             rename_run(old, f"{tmp_path}/{name}", ignore)
     new = rename_run(old, f"{tmp_path}/new name", ignore)
     assert load_yaml(new.recipe)[0]["data"]["src"] == [str(new.path / "text" / "a b.en")]

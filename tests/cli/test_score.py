@@ -348,7 +348,7 @@ def test_known_by_scores_only_lines_whose_words_a_run_has(score: Command, words_
     write_lines("two.first", ["the dog runs", "the dog sleeps here"])
     write_lines("two.second", ["the dog runs", "dog runs"])
     done = succeeded(score(*KNOWN_BY, words_run, "--json"))
-    assert f"scoring 2 of 4 lines: those without words unknown to {words_run}" in done.err
+    assert f"scoring only the 2 of 4 lines that contain no words unknown to {words_run}" in done.err
     report = json.loads(done.out)
     assert (report["known_by"], report["lines"], report["of"]) == (words_run, 2, 4)
     alone = in_json(score, "two", "--ref", "two.first", "--ref", "two.second")

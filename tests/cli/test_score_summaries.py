@@ -49,8 +49,8 @@ BOTH = ("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50
 
 def test_empty_summaries_are_noted(score: Command) -> None:
     done = succeeded(score(*BOTH, "--json"))
-    note = "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report counts them only in"
-    assert done.err == f"{note} the length\n"
+    note = "note: 1 of the 2 summaries in old are empty; they get a ROUGE score of 0, and in the quality report they"
+    assert done.err == f"{note} affect only the length statistics\n"
     systems = json.loads(done.out)["systems"]
     assert [(system["system"], system["empty"]) for system in systems] == [("new", 0), ("old", 1)]
 

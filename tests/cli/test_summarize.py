@@ -74,7 +74,7 @@ def test_each_task_has_its_command(
 ) -> None:
     done = console(command, stdin="")
     assert f"runs/{name} (the newest finished run for {task} under runs/)" in done.err
-    trained_for = f"runs/{name} (as asked) was trained for {task}; use `nmtkit {command}`"
+    trained_for = f"runs/{name} (as requested) was trained for {task}; use `nmtkit {command}`"
     refused(console(other, "-m", f"runs/{name}", stdin=""), trained_for)
 
 
@@ -126,8 +126,8 @@ def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> 
     assert len(parts) == 2
     refused(
         rescored(console, tmp_path, printed),
-        "out.jsonl, line 1: this is not output of",
-        "write the file with that command, without --window and --split-sentences",
+        "out.jsonl, line 1: this was not written by",
+        "create the file with that command, without --window or --split-sentences",
     )
 
 

@@ -95,7 +95,7 @@ def test_two_files_are_enough_to_train_and_translate(
     run, done = finished
     succeeded(done)
     said = done.err.splitlines()
-    assert "540 pairs of " in done.err
+    assert "540 pairs with " in done.err
     assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
     assert any(line.startswith("  tokenizer: bpe with ") and "because" in line for line in said)
     assert (
@@ -165,7 +165,7 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
     changed = console(*train, "--preset", "small", "--resume")
     refused(changed, "started with different options", "--preset was not given and is small")
     done = console("train", *pair(texts, "few"), *options, "--resume")
-    refused(done, f"--source was {texts}/train.en and is {texts}/few.en")
+    refused(done, f"--source was {texts}/train.en and is now {texts}/few.en")
     refused(
         console("train", *pair(texts), "--run", "nowhere", "--resume"),
         "no run that was started without a recipe",
@@ -266,7 +266,7 @@ def test_several_corpora_are_read_as_often_as_needed(
 def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
     assert "there are few pairs (46: 50 minus 4 held out" in done.err
-    assert "2 pairs are few for validation" in done.err
+    assert "2 pairs are too few for precise validation scores" in done.err
     loaded = config.load(Path("runs/few-en-fr/chosen.yaml"))
     assert loaded.tokenizer.vocab_size < 500
     assert loaded.training.max_minutes == 1

@@ -43,7 +43,7 @@ def test_fine_tuning_on_unknown_text_is_warned_of(
     )
     (warning,) = [line for line in warnings(done.err) if "not in the vocabulary" in line]
     assert str(trained) in warning
-    assert "100.0% of the source tokens of train, 100.0% of the target tokens of train" in warning
+    assert "100.0% of the source tokens in train, 100.0% of the target tokens in train" in warning
     assert "guide public-models" in warning
 
 
@@ -69,8 +69,8 @@ def test_a_small_vocabulary_of_the_text_itself_is_warned_of(
     assert "Raise tokenizer.vocab_size" in warning
 
 
-SOURCE_UNKNOWN = "100% of the source tokens are unknown"
-TARGET_UNKNOWN = "100% of the target tokens are unknown"
+SOURCE_UNKNOWN = "100% of the source tokens are not in"
+TARGET_UNKNOWN = "100% of the target tokens are not in"
 COMMANDS = {
     "translate": Case("translate greek.src -m RUN --device cpu", err=[SOURCE_UNKNOWN]),
     "translate --split-sentences": Case(
@@ -84,7 +84,9 @@ COMMANDS = {
         "rescore -m RUN --source greek.src --target greek.tgt --device cpu",
         err=[SOURCE_UNKNOWN, TARGET_UNKNOWN],
     ),
-    "translate known text": Case("translate known.src -m RUN --device cpu", not_err=["unknown"]),
+    "translate known text": Case(
+        "translate known.src -m RUN --device cpu", not_err=["not in the model's vocabulary"]
+    ),
 }
 
 

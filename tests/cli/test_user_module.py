@@ -178,9 +178,7 @@ def test_the_command_of_a_task_is_found_by_its_run(nmtkit: Command, tmp_path: Pa
     succeeded(nmtkit("sort-texts", "-m", "sorting", "valid.txt", "-o", "answers", cwd=tmp_path))
     assert set(lines_in(tmp_path / "answers")) <= {"with", "without"}
     unknown = nmtkit("sort-texts", "valid.txt", cwd=tmp_path)
-    refused(
-        unknown, "if your own file registers the task of this command, add `--user-module FILE.py`"
-    )
+    refused(unknown, "if it belongs to a task in a file of your own, add `--user-module FILE.py`")
 
 
 def test_help_shows_the_command_of_a_task_in_the_file(console: Command) -> None:

@@ -169,7 +169,7 @@ def test_a_wrong_type_is_a_fault_of_the_recipe(base: Path, key: str) -> None:
 )
 def test_a_name_that_a_file_of_the_users_may_register(base: Path, override: str) -> None:
     (fault,) = faults(base, override)
-    assert "if your own file registers it, add `--user-module FILE.py`" in fault
+    assert "if your own file registers this name, add `--user-module FILE.py`" in fault
     near = override.replace("their_model", "rnnsearc").replace("their_optimizer", "adamm")
     if near != override:
         assert "did you mean" in faults(base, near)[0]
@@ -256,12 +256,15 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
         ),
         (
             "data.valid.labels=b",
-            "`data.valid`: the task translation has no labels, only src and tgt; remove it, or choose",
+            "`data.valid`: the task translation has no labels column, only src and tgt; remove this column, or choose",
         ),
-        ("data.valid.features=b", "no features, only src and tgt; remove it, or choose"),
+        (
+            "data.valid.features=b",
+            "no features column, only src and tgt; remove this column, or choose",
+        ),
         (
             "data.test={jsonl: a, labels_field: b}",
-            r"`data.test`: .* no labels, .* remove it, or choose another task",
+            r"`data.test`: .* no labels column, .* remove this column, or choose another task",
         ),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),

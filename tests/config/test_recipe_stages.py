@@ -140,7 +140,7 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
             r"--set stages.cov.training.lr=1: the recipe has no stage 'cov'.*coverage, short",
         ),
         ("stages.2.training.lr=1", "no stage '2'"),
-        ("stages.short=1", "the key of the stage is missing"),
+        ("stages.short=1", "specify which key of the stage to set"),
         ("stages.short.training.lr=x", r"--set stages.short.training.lr=x: `training.lr`"),
         (
             "stages.short.trianing.lr=1",
@@ -152,7 +152,7 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
         ),
         (
             "training.max_minutes=3 stages.coverage.training.max_minutes=3",
-            "of which stages use 3, so none are left for stage short",
+            "already take 3, so none are left for stage short",
         ),
     ],
 )

@@ -177,7 +177,7 @@ REMOVED = [
     ),
     (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.5}",
-        "use another `search.length_penalty`",
+        "use a different `search.length_penalty`",
     ),
     (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.0, no_repeat_except: '', diversity_strength: 0.5}",

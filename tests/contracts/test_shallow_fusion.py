@@ -158,5 +158,5 @@ def test_without_weight_the_search_is_that_of_the_translation_model(fusion: Shal
 
 
 def test_another_vocabulary_is_refused() -> None:
-    with pytest.raises(RecipeError, match="13 tokens, but the language model has 12"):
+    with pytest.raises(RecipeError, match="13 tokens, but the language model has one of 12"):
         ShallowFusion(enlarged("rnnsearch"), RecurrentModel(VOCABULARY - 1), BETA)

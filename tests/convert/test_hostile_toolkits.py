@@ -88,7 +88,7 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "characters": (
         setting("data.src.level", "char"),
-        "data.src.level 'char' .*only level word, and level bpe of sentencepiece",
+        "data.src.level 'char' .*only level word, and level bpe with sentencepiece",
     ),
     "another id": (
         setting("data.special_symbols.unk_id", 7),
@@ -132,7 +132,7 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "other positions": (
         weight("encoder.pe.pe", torch.ones(1, 60, 16)),
-        "encoder.pe.pe.*position vectors that are not sinusoids",
+        "position embeddings .encoder.pe.pe. are not sinusoidal; the file is damaged",
     ),
     "no model": (state(lambda content: content.pop("model_state")), "no model_state"),
     "no weights": (lambda at: (at / "best.ckpt").unlink(), "no weights .best.ckpt, latest.ckpt"),
@@ -183,7 +183,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "words behind": (
         option("data", {"corpus": {"transforms": ["suffix"]}}),
-        "the transform suffix .transforms., which adds words",
+        "the `suffix` transform .option `transforms`., which adds words",
     ),
     "a list of words": (
         state(lambda content: content.update(vocab=["a"])),
@@ -227,7 +227,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "no first word": (
         state(lambda content: content["vocab"].update(decoder_start_token="")),
-        "'tgt' vocabulary lacks",
+        "target vocabulary lacks the decoder start token",
     ),
 }
 OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "none"}

@@ -255,7 +255,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "more layers": (config(encoder_layers=10**9), "config.json.*encoder_layers"),
     "odd heads": (
         config(encoder_attention_heads=3, decoder_attention_heads=3),
-        "16 is not a multiple of heads 3",
+        "16 is not a multiple of 3",
     ),
     "two sizes": (
         config(decoder_ffn_dim=8),

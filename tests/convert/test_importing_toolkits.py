@@ -210,7 +210,7 @@ def test_what_opennmt_py_made_of_every_text_before_is_told(tmp_path: Path) -> No
     )
     import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, "opennmt-py")
     assert (
-        "the training text was processed with bpe, onmt_tokenize, which nmtkit does not do; process "
+        "the training text was processed with bpe, onmt_tokenize, which nmtkit does not apply; process "
         "your sources in the same way" in told
     )
 

@@ -220,8 +220,8 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "parts"),
     [
         ("a: 1\nb: [\n", ["line 3", "not valid YAML"]),
-        ("a: 1\nb: 2\na: 3\n", ["line 3", "duplicate key 'a', first given on line 1"]),
-        ("a:\n  b: 1\n  b: 2\n", ["line 3", "duplicate key 'b', first given on line 2"]),
+        ("a: 1\nb: 2\na: 3\n", ["line 3", "duplicate key 'a', first used on line 1"]),
+        ("a:\n  b: 1\n  b: 2\n", ["line 3", "duplicate key 'b', first used on line 2"]),
         ("a: 1\n{b: 2}: 3\n", ["line 2", "a key must be a word"]),
         ("- a\n", ["`key: value` lines", "list"]),
         ("a: 1\n---\nb: 2\n", ["line 2"]),

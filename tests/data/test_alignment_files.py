@@ -185,7 +185,7 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
         (
             "4-4\n" * 30,
             files,
-            r"line 1: a link refers to source word 4 .*; if they are counted from 1, set alignment_base: 1",
+            r"line 1: a link refers to source word 4 .*; if words are counted from 1, set alignment_base: 1",
         ),
         (
             "0-1\n" * 30,
@@ -413,7 +413,7 @@ training: {max_updates: 10}
     [
         (
             ["training.objectives.guided_alignment.weight=0.1"],
-            "`source` is file, but `data.train.alignment` is not set; set it to Pharaoh files",
+            "`source` is file, but `data.train.alignment` is not set; set it to files in Pharaoh format",
         ),
         (
             ["training.objectives.guided_alignment.source=model"],
@@ -429,7 +429,7 @@ training: {max_updates: 10}
                 "model.alignment_heads=1",
                 "model.copying=learned",
             ],
-            "the alignment comes from an additional attention; set `model.copying` to head or none",
+            "the alignment comes from an additional attention layer; set `model.copying` to head or none",
         ),
         (
             [

@@ -211,8 +211,11 @@ def test_very_long_lines_are_learned_from() -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"kind": "word", "sampling": 0.1}, "only one way to split"),
-        ({"kind": "bpe", "min_frequency": 2}, "only word, whitespace and pieces"),
+        ({"kind": "word", "sampling": 0.1}, "cannot sample tokenizations"),
+        (
+            {"kind": "bpe", "min_frequency": 2},
+            "only to tokenizers of kind word, whitespace or pieces",
+        ),
         ({"kind": "word", "tgt_vocab_size": 6}, "set joint to false"),
     ],
 )

@@ -153,12 +153,12 @@ def test_a_word_begins_at_the_mark() -> None:
     [
         (
             "Otto n' b.",
-            r"^line 7: the file of words has \"n' b\.\" where the text has \"n'a\.\"; .* nothing else changed",
+            r"^line 7: the words file has \"n' b\.\" where the text has \"n'a\.\"; .* nothing else changed",
         ),
-        ("Otto n'", r"^line 7: the file of words has \"n'\" where the text has \"n'a\.\""),
-        ("Otto n' a. Otto", r"^line 7: the file of words has 'Otto' where the text ends"),
-        ("Otto n'a.x", r"^line 7: the file of words has \"n'a\.x\" where the text has \"n'a\.\""),
-        ("Otton' a.", r"^line 7: the file of words has \"Otton'\" where the text has 'Otto'"),
+        ("Otto n'", r"^line 7: the words file has \"n'\" where the text has \"n'a\.\""),
+        ("Otto n' a. Otto", r"^line 7: the words file has 'Otto' where the text ends"),
+        ("Otto n'a.x", r"^line 7: the words file has \"n'a\.x\" where the text has \"n'a\.\""),
+        ("Otton' a.", r"^line 7: the words file has \"Otton'\" where the text has 'Otto'"),
     ],
 )
 def test_words_that_do_not_spell_the_text(

@@ -144,7 +144,7 @@ def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(
     deb = build(tmp_path / "tool.deb", {"a/text": "one", "b": "two"}, others=others)
     assert list(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
     big = build(tmp_path / "big.deb", {"big": bytes(2**26 + 1)}, "gz")
-    with pytest.raises(DataError, match=r"big is too large for a manual page \(67,108,865 bytes\)"):
+    with pytest.raises(DataError, match=r"big is too large for a help page \(67,108,865 bytes\)"):
         list(package_files(big))
 
 

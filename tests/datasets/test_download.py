@@ -146,7 +146,7 @@ def test_one_process_at_a_time_downloads_a_file(site: Site, client: Client) -> N
         client.target.parent, print, lambda *_: said.append(other.refused(url, SUM))
     )
     assert download(url, client.target, context, SUM) == file_sha256(client.target) == SUM
-    assert "another process is writing to this place; wait until it ends" in said[0]
+    assert "another process is writing here; wait until it ends" in said[0]
     assert len(site.asked) == 1
 
 
@@ -210,7 +210,7 @@ def test_another_size_than_expected_is_refused(
     site: Site, client: Client, lengths: bool, size: str
 ) -> None:
     site.lengths = lengths
-    assert f"the file has {size} bytes instead of 1,000" in client.refused(
+    assert f"expected 1,000 bytes, but the file has {size};" in client.refused(
         site.put("a.bin", CONTENT), size=1000
     )
     assert client.left() == []

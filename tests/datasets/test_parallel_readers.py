@@ -350,7 +350,7 @@ def test_lines_that_are_no_pair_are_named(
         ("a.zip", r"\(0\.txt, .* and 15 more\); specify one as a\.zip:MEMBER"),
         (
             "b.zip:0.txt",
-            r"b\.zip: the sources of the corpus provide no file with this name, only a\.zip",
+            r"b\.zip: the sources of the corpus provide no file with this name \(available: a\.zip\)",
         ),
     ],
     ids=["other-member", "no-member", "other-file"],

@@ -438,7 +438,7 @@ def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> Non
 @pytest.mark.parametrize(
     ("n_best", "settings", "message"),
     [
-        (3, {"beam_size": 2}, "n_best 3 is more than beam_size 2"),
+        (3, {"beam_size": 2}, "n_best is 3, but beam_size is only 2"),
         (1, {"coverage_penalty": 0.2}, "coverage_penalty"),
     ],
     ids=["n-best", "coverage"],

@@ -188,7 +188,10 @@ def test_limits_leave_room_for_min_length_and_prefix() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"min_length": 10, "max_length": 10}, "min_length 10 leaves no room below max_length 10"),
+        (
+            {"min_length": 10, "max_length": 10},
+            r"min_length \(10\) must be less than max_length \(10\)",
+        ),
         ({"coverage_penalty": 1e308}, "coverage_penalty"),
     ],
     ids=str,
@@ -235,7 +238,7 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(
 def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> None:
     BeamConfig().changed({key: 3}).reject_unused({key: 3})
     with pytest.raises(
-        RecipeError, match=f"{key} has no effect on a model that does not read a text"
+        RecipeError, match=f"{key} has no effect for a model that does not read text"
     ):
         BeamConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
 

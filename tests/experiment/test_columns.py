@@ -119,6 +119,18 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
+def test_feature_files_of_all_stages_must_have_the_same_layout(folder: Path) -> None:
+    texts: dict[str, dict[str, dict[str, str]]] = {"first": {}, "last": {}}
+    for split in ("train", "valid"):
+        numbers = {f"{n}": np.ones((1, 6), np.float16) for n in range(COUNTS[split])}
+        np.savez(folder / f"{split}.wide", **numbers)  # type: ignore[arg-type]  # names, not options
+        texts["first"][split] = {"features": f"{split}.wide.npz", "tgt": f"{split}.tgt"}
+        texts["last"][split] = {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"}
+    stages = [{"name": "wide", "data": texts["first"]}, {"name": "narrow"}]
+    with pytest.raises(DataError, match="all feature files in a recipe must have the same layout"):
+        preprocessed(folder, "picturing", data=texts["last"], stages=stages)
+
+
 def test_a_language_model_has_targets_alone(folder: Path) -> None:
     tokenizers, data = preprocessed(folder, "modelling")
     assert sizes_of(tokenizers) == {"src": 9, "tgt": 9}
@@ -184,7 +196,7 @@ def test_labels_of_words_stand_where_the_words_do(folder: Path) -> None:
             "valid.label",
             3,
             "cow first",
-            r"valid.label, line 3: train has no label 'cow first', only ",
+            r"valid.label, line 3: the label 'cow first' does not occur in the training data \(known labels: ",
         ),
         ("sorting", "train.label", 2, " ", r"train.label, line 2: the label is missing"),
         (
@@ -334,7 +346,7 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
     for override, fault in (
         (
             "tokenizer.columns={src: {kind: word}}",
-            r"`tokenizer.columns.src`: the task picturing has no such text, only tgt",
+            r"`tokenizer.columns.src`: the task picturing has no such text column, only tgt",
         ),
         (
             "data.valid.features=[]",
@@ -342,7 +354,7 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
         ),
         (
             "data.train.labels=x",
-            "`data.train`: the task picturing has no labels, only features and tgt",
+            "`data.train`: the task picturing has no labels column, only features and tgt",
         ),
     ):
         with pytest.raises(RecipeError, match=fault):
@@ -412,7 +424,8 @@ def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.Monkey
     both = Task(name="picturing", columns=(Column("src"), *COLUMNS["picturing"]))
     monkeypatch.setitem(TASKS._members, "picturing", both)
     with pytest.raises(
-        RecipeError, match="`task`: the task picturing has src and features, but a model reads only"
+        RecipeError,
+        match="`task`: the task picturing has both src and features, but a model reads only",
     ):
         config.load(written(folder, "picturing"))
 

@@ -131,7 +131,7 @@ def test_another_model_is_refused_by_name(place: Path) -> None:
     assert not (place / "tuned").exists()
     own = config.load(place / "tuned.yaml")
     with pytest.raises(
-        RecipeError, match="`init_from` is also the folder of the new run; use another folder"
+        RecipeError, match="`init_from` is the folder of the new run itself; use another folder"
     ):
         begin_run(own, str(place / "general"), overwrite=True)
     assert (place / "general" / "result.json").exists()

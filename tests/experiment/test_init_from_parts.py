@@ -249,7 +249,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{run: bert, encoder: gpt}",
             "seed=1",
-            "set either `run`, for the whole model, or some of encoder, decoder",
+            r"set either `run` \(the whole model\) or one or more of encoder, decoder",
         ),
         (
             "{encoder: bert, tokenizer: gpt}",

@@ -148,7 +148,7 @@ def test_of_several_processes_the_smallest_counts(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("batch: {batch_tokens: auto, batch_size: 3}", "auto is not possible with batch_size"),
+        ("batch: {batch_tokens: auto, batch_size: 3}", "auto cannot be combined with batch_size"),
         ("batch: {batch_tokens: most}", "must be auto or a positive whole number"),
         ("batch: {batch_tokens: 0}", "must be auto or a positive whole number"),
         (

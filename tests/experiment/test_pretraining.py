@@ -84,19 +84,19 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     [
         (
             [],
-            "to train transformer on text, an objective is required (span_corruption or denoising); set",
+            "training transformer on text requires an objective (span_corruption or denoising); set",
         ),
         (
             [XLNET],
-            "to train xlnet on text, an objective is required (permutation); set `training.objectives.permutation`",
+            "training xlnet on text requires an objective (permutation); set `training.objectives.permutation`",
         ),
         (
             [XLNET, "training.objectives.span_corruption={}"],
-            "to train xlnet on text, an objective is required (permutation)",
+            "training xlnet on text requires an objective (permutation)",
         ),
         (
             ["training.objectives.span_corruption={}", "tokenizer.sentinels=0"],
-            "(<extra_id_N>: `tokenizer.sentinels: 100`)",
+            "(for <extra_id_N>, set `tokenizer.sentinels: 100`)",
         ),
         (
             ["training.objectives.denoising={}", "tokenizer.specials=[]"],

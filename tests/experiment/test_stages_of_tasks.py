@@ -248,7 +248,7 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
     [
         (
             "tokenizer.joint=false",
-            "different tasks need one vocabulary; set `tokenizer.joint` to true",
+            "different tasks must share a vocabulary; set `tokenizer.joint` to true",
         ),
         ("stages.tune-more.task=summarization", "the last stage must have the task of the recipe"),
         ("stages.pretrain.data.train=null", "translation|train"),
@@ -258,12 +258,12 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
         ),
         (
             "stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}",
-            "the tag <m> is used only in a stage; add the tag to `tokenizer.specials`",
+            "the tag <m> is used only in a stage, so the tokenizer has no token for it; add the tag to ",
         ),
         ("stages.pretrain.task=languages", "there is no task 'languages'"),
         (
             "stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}",
-            "the task language-modelling has no src, only tgt",
+            "the task language-modelling has no src column, only tgt",
         ),
         (
             "stages.pretrain.training.best_metric=bleu",

@@ -119,12 +119,12 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("corpora", "fault"),
     [
-        ([{"src": "a", "tgt": "b"}, {"src": "c"}], "must have the same keys"),
+        ([{"src": "a", "tgt": "b"}, {"src": "c"}], "must set the same keys"),
         (
             [{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}],
-            "`src_field` must be the same for all",
+            "`src_field` must be the same in all",
         ),
-        ([{"src": "a", "tgt": "b", "weights": [2]}], "must have the same keys"),
+        ([{"src": "a", "tgt": "b", "weights": [2]}], "must set the same keys"),
         (
             [{"src": "a", "tgt": "b", "tgt_lang": False}],
             r"tgt_lang: False is not a string; .* 'no' for Norwegian",
@@ -290,5 +290,5 @@ def test_few_validation_sentences_are_of_all_directions(folder: Path) -> None:
 def test_a_tokenizer_that_is_not_learned_gets_no_tag(folder: Path) -> None:
     plain = {"train": {"src": "de.src", "tgt": "de.tgt"}}
     run = begun(folder, written(folder, data={**plain, "valid": plain["train"]}))
-    with pytest.raises(RecipeError, match="the tokenizer has no tag <2de>"):
+    with pytest.raises(RecipeError, match="the tokenizer has no special token for the tag <2de>"):
         config.load(written(folder, init_from=str(run.folder.path), tokenizer={"kind": "word"}))

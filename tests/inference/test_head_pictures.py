@@ -82,5 +82,7 @@ def test_what_cannot_be_drawn_is_refused(translator: Translator) -> None:
     with pytest.raises(DataError, match="2 source lines but 1 target"):
         translator.head_pictures(["dog", "dogs"], ["dog"])
     other = replace(untrained("rnnsearch", TOKENIZERS), name="toy")
-    with pytest.raises(NmtkitError, match=r"'toy' \(rnnsearch\) has no layers of attention heads"):
+    with pytest.raises(
+        NmtkitError, match=r"'toy' \(rnnsearch\) has no multi-head attention layers"
+    ):
         other.head_pictures(["dog"])

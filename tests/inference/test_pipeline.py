@@ -401,7 +401,7 @@ def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
 def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> None:
     one = made()
     drawing = replace(one, config=change_search(one.config, {"samples": 8, "mbr": "chrf"}))
-    with pytest.raises(NmtkitError, match="n_best 9 is more than samples 8: raise samples"):
+    with pytest.raises(NmtkitError, match="n_best is 9, but samples is only 8: raise samples"):
         drawing.search(LINES[3:6], 9)
     every = replace(drawing, config=change_search(drawing.config, {"mbr": "none"})).search(
         LINES[3:6], 8

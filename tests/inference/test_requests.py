@@ -104,7 +104,7 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
             "line 1: the required term 'BA CE' contains a forbidden term",
         ),
         (Request("ba", must=(" ".join(["BA"] * 300),)), "but max_length is 256"),
-        (Request("", prefix="BA"), "line 1: has a prefix or terms, but no source"),
+        (Request("", prefix="BA"), "line 1: an empty source cannot have a prefix or terms"),
         (Request("ba", must=(" ",)), "line 1: a term is empty; remove it"),
     ],
 )

@@ -106,7 +106,7 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
 
     first = write()
     next(first)
-    with pytest.raises(DataError, match="another process is writing to this place"):
+    with pytest.raises(DataError, match="another process is writing here"):
         next(write())
     assert texts(tmp_path) == (["a"], ["a"])
     first.close()  # type: ignore[attr-defined]  # it is a generator

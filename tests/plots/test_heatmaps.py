@@ -240,9 +240,9 @@ def test_html_marks_windows(draw: Callable[..., Path]) -> None:
     [
         (
             "a.gif",
-            r"'\.gif' is not an image format; use a name that ends in \.png, \.svg, \.pdf, \.html",
+            r"the suffix '\.gif' does not select a supported image format; use one of \.png, \.svg, \.pdf, \.html",
         ),
-        ("a", "no suffix"),
+        ("a", "a name without a suffix"),
         ("missing/a.png", "folder .*missing does not exist"),
         (
             "folder.png",

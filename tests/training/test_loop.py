@@ -630,7 +630,7 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
     with pytest.raises(TrainingError) as caught:
         run(tmp_path, settings(max_updates=99, save_every=4, log_every=5), model, stream)
     for part in (
-        "update 14: the loss or its gradient was not finite in 10 updates in a row",
+        "update 14: the loss or its gradient was not finite for 10 updates in a row",
         "epoch 2, examples 3",  # update 14 drew batch 13, and an epoch has 5
         "in the output of module src_embedding (Embedding), whose weights already contain NaN or infinity",
         "--resume",

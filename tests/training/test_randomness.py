@@ -52,5 +52,5 @@ def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     randomness.require_cublas_workspace()
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
-    with pytest.raises(TrainingError, match="must be :4096:8 before CUDA starts"):
+    with pytest.raises(TrainingError, match="must be :4096:8 before CUDA is initialized"):
         randomness.require_cublas_workspace()

@@ -118,11 +118,11 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
 @pytest.mark.parametrize(
     ("schedule", "training", "message"),
     [
-        ({"kind": "linear"}, {}, "set `updates`, at which the rate reaches zero"),
+        ({"kind": "linear"}, {}, "the update at which the rate reaches zero"),
         (
             {"kind": "cosine", "updates": 9, "warmup_share": 0.1},
             {},
-            "remove `warmup_share`; or set `over: budget`",
+            "remove `warmup_share`, or set `over: budget`",
         ),
         ({**LINEAR_BUDGET, "updates": 9}, {}, "remove `updates`"),
         ({**LINEAR_BUDGET, "warmup": 9}, {}, "set `warmup_share`, e.g. to 0.1"),

@@ -78,7 +78,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
     [
         (
             "training.objectives={masked_words: null, next_sentence: 1}",
-            r"to train bert on text, an objective is required \(masked_words\); set `training.objectives.ma",
+            r"training bert on text requires an objective \(masked_words\); set `training.objectives.ma",
         ),
         (
             "training.objectives.next_sentence=1",

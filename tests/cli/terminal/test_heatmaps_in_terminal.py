@@ -172,8 +172,9 @@ def test_summary_in_plain_characters(capsys: pytest.CaptureFixture[str]) -> None
         "0.10",
     ]
     assert rows[2].split() == ["1.00", "</s>", "4-2.", "1.00"]
-    assert "p_gen, the probability of generating; word of the summary, * if copied;" in " ".join(
-        rows[3:]
+    assert (
+        "p_gen, the probability of generating the word; word of the summary, * if copied;"
+        in " ".join(rows[3:])
     )
 
 

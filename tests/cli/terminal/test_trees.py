@@ -116,7 +116,7 @@ def test_distances_are_explained_where_there_are_some(capsys: pytest.CaptureFixt
     shown(replace(one, steps=steps))
     assert "below" not in capsys.readouterr().out
     shown(one)
-    assert "0.1 nats below the last one kept" in capsys.readouterr().out
+    assert "0.1 nats below the last hypothesis kept" in capsys.readouterr().out
 
 
 def test_lanes_of_a_wide_beam_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,13 +114,17 @@ def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) 
     assert "F1" in printed[0]
     assert [one.split()[0] for one in printed[3:]] == ["fine_art", "money", "sport"]
     drawn = picture.read_text(encoding="utf-8")
-    assert all(word in drawn for word in ("fine_art", "wanted", "given", "share of the row"))
+    assert all(
+        word in drawn for word in ("fine_art", "true label", "predicted label", "share of the row")
+    )
     record = json.loads(succeeded(console("evaluate", *how, "--json")).out)
     assert record["labels"] == ["fine_art", "money", "sport"]
     assert sum(map(sum, record["confusion"])) == record["lines"]
     right = sum(row[number] for number, row in enumerate(record["confusion"]))
     assert record["scores"][0]["value"] == pytest.approx(100 * right / record["lines"])
-    refused(console("evaluate", *how, "--plot", "table.txt"), "is not an image format")
+    refused(
+        console("evaluate", *how, "--plot", "table.txt"), "does not select a supported image format"
+    )
     refused(
         console("evaluate", *how, "--plot", picture, "-o", picture), "-o would overwrite a file"
     )
@@ -152,7 +156,7 @@ def test_attention_is_drawn_on_the_text(trained: Path, console: Command) -> None
     assert drawn[-3:] == ["gu", "ga", "ge."]
     for more in (["a target"], ["--layer", "1"], ["--head", "2"]):
         refused(console(*how, text, *more), "a model that predicts labels")
-    refused(console(*how, " "), "has no letters that the tokenizer knows")
+    refused(console(*how, " "), "contains no text that the tokenizer can encode")
 
 
 def test_a_picture_has_the_shades_of_the_paper(tmp_path: Path) -> None:

@@ -218,4 +218,4 @@ def test_features_are_described_by_the_command(
         console(*how, stdin="some text\n"),
         "features cannot be read from standard input; pass an .npy, .npz or .txt FILE",
     )
-    refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot read it as .npy or .npz")
+    refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot be read as .npy or .npz")

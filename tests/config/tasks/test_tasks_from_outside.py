@@ -134,7 +134,7 @@ def test_a_task_without_answers_is_judged_by_its_fit(
     texts = ["--source", corpus / "valid.src", "--ref", corpus / "valid.tgt"]
     refused(
         console("evaluate", tmp_path / "run", *texts),
-        "evaluate needs source texts and references",
+        "evaluate requires source texts and references",
         "the task fitting does not have",
     )
 

@@ -109,7 +109,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "another width": (changed("config.json", n_embd=64), r"wte.weight.*\[350, 32\].*\[350, 64\]"),
     "more layers": (changed("config.json", n_layer=3), "h.2.*missing"),
     "fewer layers": (changed("config.json", n_layer=1), "this kind of model has no weight .*h.1"),
-    "odd heads": (changed("config.json", n_head=5), "32 is not a multiple of heads 5"),
+    "odd heads": (changed("config.json", n_head=5), "32 is not a multiple of 5"),
     "an activation": (changed("config.json", activation_function="mish"), "activation"),
     "other attention": (changed("config.json", scale_attn_weights=False), "scale_attn_weights"),
     "a far end": (

@@ -45,10 +45,10 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
     direction = DIRECTIONS.get(kind, {})
     ours = opened(tmp_path / "run", **direction)
-    sources = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:100])]
+    sources = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:36])]
     given = tokenizer(sources, return_tensors="pt", padding=True)
     src = ours.tokenizers.src.encode_many(sources)
-    tgt = ours.tokenizers.tgt.encode_many(TEXTS[:100])
+    tgt = ours.tokenizers.tgt.encode_many(TEXTS[:36])
     batch, model = collate(src, [row[:30] for row in tgt]), raw(tmp_path / "run")
     rows = torch.tensor(json.loads(ours.tokenizers.tgt.content())["ids"])
     extra = 1 if kind == "mbart" else 0  # one end more, which nothing looks at
@@ -85,7 +85,7 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
         written = theirs.generate(**given, **forced, **settings)
         written = [[token for token in row if token not in languages] for row in written.tolist()]
         texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-        assert len(set(texts)) > 30
+        assert len(set(texts)) > 18
         theirs.generation_config.update(**settings)
         theirs.generation_config.save_pretrained(tmp_path / "theirs")
         run = tmp_path / f"run{len(settings)}"
@@ -261,7 +261,7 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
     succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
     refused(
         console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"),
-        "remove it",
+        "remove this option",
     )
 
 

@@ -179,7 +179,7 @@ def test_a_task_or_prefix_that_cannot_be_is_refused(t5: Path, tmp_path: Path) ->
 
 
 ADVICE = {
-    "llama": "GPT-2 is the newest supported language model",
+    "llama": "GPT-2 is the only supported language model",
     "qwen3": "vLLM",
     "gemma3_text": "vLLM",
     "xlm-roberta": "or import BERT",

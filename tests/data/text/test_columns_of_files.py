@@ -118,9 +118,9 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a.csv",
             "English,French\na,b\n",
             "Englisch",
-            r"a.csv: there is no column 'Englisch' in its first row \(English, French\)",
+            r"a.csv: there is no column 'Englisch' in the first row \(English, French\)",
         ),
-        ("a.tsv", "a\tb\n", "3", "a.tsv: there is no column 3; its first row has 2 columns"),
+        ("a.tsv", "a\tb\n", "3", "a.tsv: there is no column 3; the first row has 2 columns"),
         ("a.tsv", "a\tb\n", "0", "there is no column 0"),
         ("a.csv", 'a,b\n"c"d,e\n', "1", "a.csv, line 2: not valid CSV"),
         ("a.csv", 'a,b\n"c,e\n', "1", "not valid CSV"),
@@ -130,7 +130,7 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a.x",
             "a.jsonl, line 1: there is no field 'a.x', only a.b; specify a different",
         ),
-        ("one.txt", "a\n", "2", "there is no column 2; its first row has 1 column$"),
+        ("one.txt", "a\n", "2", "there is no column 2; the first row has 1 column$"),
         (
             "a.json",
             '[\n{"a": "b"}\n]\n',
@@ -147,7 +147,7 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
             "a.tmx",
             tmx(),
             "de",
-            "a.tmx: there is no text in the language 'de'; the languages of this file are en-US, FR",
+            "a.tmx: there is no text in the language 'de'; languages in this file: en-US, FR",
         ),
         ("a.tmx", tmx()[:-30], "en", "a.tmx, line .*: not valid XML"),
     ],
@@ -207,7 +207,7 @@ def test_entities_of_tmx_are_not_expanded(tmp_path: Path) -> None:
             f"<!DOCTYPE tmx [{entity}]><tmx><body><tu><tuv xml:lang='en'><seg>&x;</seg></tuv></tu></body></tmx>",
             encoding="utf-8",
         )
-        with pytest.raises(DataError, match="it declares an entity"):
+        with pytest.raises(DataError, match="declares the entity"):
             list(read_lines(f"{path}#en"))
 
 
@@ -217,7 +217,7 @@ def test_a_file_whose_name_has_the_sign(tmp_path: Path) -> None:
     assert list(read_lines(path)) == ["a line"]
     assert split_reference("pairs.tsv#2") == ("pairs.tsv", "2")  # though the file does not exist
     assert split_reference("notes#2") == ("notes#2", "")
-    with pytest.raises(DataError, match=r"nowhere.tsv.*: cannot read it: No such file"):
+    with pytest.raises(DataError, match=r"nowhere.tsv.*: cannot be read: No such file"):
         list(read_lines(str(tmp_path / "nowhere.tsv#1")))
 
 

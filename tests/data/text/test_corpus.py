@@ -69,7 +69,7 @@ WHOLE = gzip.compress(b"line\n" * 9999)
         (b"good\nb\xc3d\n", r"t, line 2: not valid UTF-8 \(byte 2 of the line\)"),
         (WHOLE[:-20], "broken gzip"),
         (WHOLE[:30] + b"\xff\xff\xff\xff" + WHOLE[34:], "broken gzip"),
-        (None, "t: cannot read it: No such file"),
+        (None, "t: cannot be read: No such file"),
     ],
     ids=["not-utf-8", "cut", "changed", "missing"],
 )
@@ -78,7 +78,7 @@ def test_bad_input_is_named(tmp_path: Path, content: bytes | None, fault: str) -
         write(tmp_path / "t", content)
     with pytest.raises(DataError, match=fault):
         list(read_lines(tmp_path / "t"))
-    with pytest.raises(DataError, match="cannot read it: Is a directory"):
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
         list(read_lines(tmp_path))
 
 
@@ -131,25 +131,25 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        ({"train": {"src_field": "b"}}, "`train`: give either src"),
+        ({"train": {"src_field": "b"}}, "`train`: specify exactly one of"),
         (
             {"train": {"features": ["a", "b"], "tgt": "c"}},
             "tgt and features must have the same number of entries, but have 1 and 2",
         ),
         (
             {"train": {"labels": "a", "jsonl": "b"}},
-            "labels, features, alignment, src_words and tgt_words can be combined only",
+            "labels, features, alignment, src_words and tgt_words cannot be combined with jsonl",
         ),
-        ({"train": {"tgt": "a", "alignment": "b"}}, "the links connect words of src and tgt"),
+        ({"train": {"tgt": "a", "alignment": "b"}}, "links connect words in src to words in tgt"),
         (
             {"train": {"src": "a", "labels": "b", "alignment": "c"}},
-            "the links connect words of src and tgt",
+            "links connect words in src to words in tgt",
         ),
-        ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
-        ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
+        ({"train": {**PAIR, "jsonl": "c"}}, "`train`: specify exactly one of"),
+        ({"train": {"stories": "a", "src": "b"}}, "`train`: specify exactly one of"),
         ({"train": PAIR, "test": {"src": []}}, "use `--set data.test=null`"),
-        ({"train": {"jsonl": "c", "tgt": "b"}}, "can be combined only with src; jsonl"),
-        ({"train": {"stories": "a", "tgt": "b"}}, "stories already contain both"),
+        ({"train": {"jsonl": "c", "tgt": "b"}}, "cannot be combined with jsonl or stories"),
+        ({"train": {"stories": "a", "tgt": "b"}}, "already contain both sides"),
         ({"train": {**PAIR, "story_lists": "c"}}, "set the folders with `stories`"),
         (
             {"train": {"src": ["a", "b"], "tgt": "c"}},
@@ -157,14 +157,17 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
         ),
         ({"train": {"src": 3, "tgt": "c"}}, "train.src"),
         ({"train": {"source": "a", "tgt": "b"}}, "unknown key `train.source`"),
-        ({"train": {"jsonl": "a", "alignment": "b"}}, "give every column as FILE#KEY"),
+        (
+            {"train": {"jsonl": "a", "alignment": "b"}},
+            "specify every column, for example `src: FILE#KEY`",
+        ),
         ({"train": {**PAIR, "alignment": ["c", "d"]}}, "but have 1 and 2"),
         ({"train": {**PAIR, "src_words": "c"}}, "set `alignment` as well"),
         ({"train": {**PAIR, "alignment_base": 1}}, "set `alignment` as well"),
         ({"train": {**PAIR, "alignment": "c", "alignment_base": 2}}, "alignment_base"),
         (
             {"train": PAIR, "valid": {**PAIR, "alignment": "c"}},
-            "valid: alignments can be set only for train",
+            "valid: `alignment` can be set only in train",
         ),
         (
             {"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}},
@@ -174,7 +177,7 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
         ({"train": {"stories": ["a"], "weights": [1, 2]}}, "but have 1 and 2"),
         (
             {"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}},
-            "`weights` apply to folders of stories",
+            "`weights` applies to individual folders of stories",
         ),
         (
             {"train": {"jsonl": ["a", "b"], "weights": [1, 0]}},
@@ -302,7 +305,7 @@ def test_the_report_as_a_line_as_table_and_as_json() -> None:
         in line
     )
     assert line.endswith(
-        "found and kept: 2 duplicate in train; bpe tokenizer of 100/90 trained on 6 of 8 pairs"
+        "found and kept: 2 duplicate in train; bpe tokenizer with 100/90 tokens trained on 6 of 8 pairs"
     )
     plain = json.loads(json.dumps(asdict(report)))
     assert plain["splits"]["train"]["src_tokens"] == 4

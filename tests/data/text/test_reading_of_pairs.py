@@ -113,7 +113,7 @@ def test_files_that_are_no_utf8_text(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert read(path) == ([], {}, [])
     assert read(tmp_path / "nothing") == ([], {}, [("missing", 1, "No such file or directory", 1)])
-    assert read(tmp_path) == ([], {}, [("missing", 1, "it is not a file", 1)])
+    assert read(tmp_path) == ([], {}, [("missing", 1, "not a regular file", 1)])
 
 
 def test_broken_gzip_files(tmp_path: Path) -> None:

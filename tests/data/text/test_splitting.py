@@ -145,7 +145,7 @@ def test_train_keeps_every_label() -> None:
     assert {pair.tgt for pair in pairs} == {pair.tgt for pair in found["train"]}
     with pytest.raises(
         DataError,
-        match=r"0 distinct source lines \(not counting the first line of each label, .*\) are too few",
+        match=r"0 distinct source lines \(not counting the first line with each label, .*\) are too few",
     ):
         choose_hold_out(pairs[::3], True, given.append, labelled=True)
 

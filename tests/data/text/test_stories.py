@@ -83,7 +83,7 @@ def test_faults_name_the_file(folder: Path) -> None:
     ):
         list(read_pairs(SplitFiles(stories=[str(folder)], story_lists=[str(folder / "list.txt")])))
     (folder / "d.story").write_text("An article and nothing else.\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"d.story: there is no line @highlight"):
+    with pytest.raises(DataError, match=r"d.story: there is no @highlight line"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "d.story").write_bytes(b"caf\xe9\n@highlight\nx\n")
     with pytest.raises(DataError, match=r"d.story, line 1: not valid UTF-8"):

@@ -65,7 +65,7 @@ def test_ordinary_text_is_not_taken_for_another_format(lines: list[str]) -> None
 
 
 TABLE_ADVICE = {
-    "id\tEnglish\tFrench\n1\tThe dog.\tLe chien.\n": "a.tsv#English and a.tsv#French or, if the first row is already",
+    "id\tEnglish\tFrench\n1\tThe dog.\tLe chien.\n": "a.tsv#English and a.tsv#French or, if the first row is not",
     "id;Source text;French\n1;The dog.;Le chien.\n": "'a.csv#Source text' and a.csv#French or, if the first row is",
     "The dog.\tLe chien.\nA cat.\tUn chat.\n": "Specify its columns as a.tsv#1 and a.tsv#2.",
     "1\tThe dog.\tLe chien.\n2\tA cat.\tUn chat.\n": "Specify its columns as a.tsv#2 and a.tsv#3.",
@@ -95,7 +95,7 @@ def test_short_tables_are_recognized_by_their_names() -> None:
         (b"PK\x03\x04....mimetypeapplication/vnd.oasis.opendocument.text", "OpenDocument"),
         (b"PK\x03\x04....xl/workbook.xml", "Excel"),
         (b"PK\x03\x04....", "ZIP"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1....", "old office"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1....", "old Microsoft Office"),
     ],
 )
 def test_binary_files_are_refused(tmp_path: Path, head: bytes, title: str) -> None:

@@ -448,7 +448,7 @@ def test_a_language_model_is_chosen_by_its_words(tmp_path: Path) -> None:
         )
         assert loaded.training.best_metric == "perplexity"
         assert loaded.batch.block_tokens is not None
-        assert f"For 300 texts of {words:,} words: preset {name}" in written
+        assert f"For 300 texts with {words:,} words in total: preset {name}" in written
         assert not [word for word in ("pairs", "side", "joint") if word in written]
 
 

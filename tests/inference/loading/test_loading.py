@@ -29,7 +29,7 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
         said: list[str] = []
         how = DecodingOptions(str(trained), device="cpu", n_best=n_best, search_settings=settings)
         assert load_from_options(how, "translation", said.append).config.n_hypotheses == expected
-        assert ("using beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
+        assert ("using beam size 5 instead of 3 because of --n-best 5" in said) == (expected == 5)
         assert str(trained) in said[-1]
 
 

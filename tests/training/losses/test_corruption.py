@@ -75,7 +75,7 @@ def test_the_spans_of_figure_2_of_t5() -> None:
     assert told == ["Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last <Z>"]
     with pytest.raises(
         DataError,
-        match="2 spans of a text of 10 tokens are hidden, which requires 3 sentinels, but the tokenizer has 2",
+        match="hiding 2 spans in a text of 10 tokens requires 3 sentinels, but the tokenizer has 2",
     ):
         hide_spans(ids, torch.tensor([10]), hidden, sentinels[:2])
 

@@ -91,7 +91,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
         ),
         (
             "training.objectives.masked_words=null",
-            r"to train bert on text, an objective is required \(masked_words\); set `training.objectives.masked_words`",
+            r"training bert on text requires an objective \(masked_words\); set `training.objectives.masked_words`",
         ),
         (
             "training.label_smoothing=0.1",
@@ -99,7 +99,8 @@ def loaded(folder: Path, *changes: str) -> Recipe:
         ),
         (
             "model={kind: transformer_lm}",
-            "`training.objectives.masked_words`: this objective cannot train transformer_lm for language-modelling",
+            "`training.objectives.masked_words`: this objective cannot be used with model `transformer_lm` and "
+            "task `language-modelling`",
         ),
     ],
 )

@@ -121,15 +121,15 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path: Path) -> None:
     [
         (
             [1, 1, 2],
-            "the weights of process 2 differ from those of the others, first in 'b', .* is faulty there; ",
+            "the weights of process 2 differ from those of the others, first in 'b', .* by that process is faulty; ",
         ),
         (
             [1, 2],
-            "the weights of process 1 differ from those of process 0, first in 'b', .* is faulty in one of the two; ",
+            "the weights of process 1 differ from those of process 0, first in 'b', .* by one of the two processes is ",
         ),
         (
             [3, 2, 2, 1, 1],
-            "the weights of process 0 differ from those of process 1, first in 'b', .* in one of the two; ",
+            "the weights of process 0 differ from those of process 1, first in 'b', .* by one of the two processes is ",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def one_is_missing(rank: int, port: int, folder: str) -> None:
     said = (
         "process 1 did not answer within 0.05 minutes"
         if rank == 0
-        else "the message of process 0 says which"
+        else "process 0's error message says which"
     )
     with pytest.raises(TrainingError, match=said):
         processes.sum_over_ranks([1])

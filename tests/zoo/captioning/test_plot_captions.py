@@ -35,9 +35,9 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
     assert drawn(tmp_path / "a.svg") == drawn(tmp_path / "b.svg")
     refused(
         console(*plot, "3", "-o", tmp_path / "c.svg"),
-        "has 2 images; choose one by a number from 1 to 2 instead of '3'",
+        "has 2 images; choose one by its number, from 1 to 2, instead of '3'",
     )
-    refused(console(*plot), "a captioner needs a file of images")
+    refused(console(*plot), "for a captioning model, give an image file as SOURCE")
     for shape, fits in ((8, 8), False), ((9, 3), True), ((5, 3), False):
         regions = np.zeros(shape, np.float32)
         given = replace(caption, attention=np.ones((len(picture.words) + 1, shape[0]), np.float32))

@@ -123,7 +123,7 @@ def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(
     parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], f"{SENTENCES[0]}\n" * 9
     early = refused(
         console(*parse, "--plot", tmp_path / "tree.jpg", stdin=lines),
-        "'.jpg' is not an image format",
+        "the suffix '.jpg' does not select a supported image format",
     )
     assert "model runs/parser" not in early.err  # before anything is parsed
     with pytest.MonkeyPatch.context() as patch:
