@@ -52,8 +52,8 @@ class InitConfig(Settings):
     """Checkpoint to use: `best`, `last`, `average`, a stage of that run, or a weights file. `auto` is the average if
     there is one, as in an imported run, else the best."""
     test: SplitFiles | None = None
-    """Test set for the text that the run was trained on. Its scores before and after fine-tuning show what the model
-    forgets. Default: the test set of that run."""
+    """Test set from the original training domain, scored before and after fine-tuning to measure forgetting. Default:
+    the test set of that run."""
 
     @model_validator(mode="after")
     def _run_or_parts(self) -> "InitConfig":
@@ -88,7 +88,7 @@ class Recipe(Settings):
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text is split into tokens."""
     model: AnyModelConfig
-    """The model: `kind` and the settings of that kind."""
+    """The model: `kind` and the settings for that kind."""
     pretrained_embeddings: PretrainedEmbeddingsConfig | None = None
     """Pretrained word vectors for the embeddings. Default: random ones."""
     init_from: InitConfig | None = None
@@ -209,11 +209,11 @@ class Recipe(Settings):
             )
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
-            why = (
-                "the last stage must have the task of the recipe, and stages with different tasks must share a "
-                "vocabulary"
-            )
-            raise ValueError(f"`stages`: {why}; set `tokenizer.joint` to true")
+            if tasks[-1] != self.task:
+                fault = f"the last stage must have the same task as the recipe, {self.task}"
+            else:
+                fault = "stages with different tasks must share a vocabulary; set `tokenizer.joint` to true"
+            raise ValueError(f"`stages`: {fault}")
         whole, given = (
             self.training.max_minutes,
             [stage.training.get("max_minutes") for stage in self.stages],

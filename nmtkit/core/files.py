@@ -151,5 +151,5 @@ def verify_checksum(facts: Any) -> dict[str, Any]:
         raise ValueError("the checksum is missing")
     plain = {key: value for key, value in facts.items() if key != CHECKSUM_KEY}
     if facts != with_checksum(plain):
-        raise ValueError("checksum mismatch, so the content has changed since it was written")
+        raise ValueError("checksum mismatch: the content has changed since it was written")
     return plain

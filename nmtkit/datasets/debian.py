@@ -69,7 +69,7 @@ class _ReleaseSource(CorpusSource):
             checksums = {name: (sha, int(size)) for sha, size, name in rows}
         except ValueError:  # for example a login page of the network
             raise DataError(
-                f"{release.path}: this is not Debian's list of checksums; delete it and fetch the corpus again"
+                f"{release.path}: this is not a valid Debian Release file; delete it and fetch the corpus again"
             ) from None
         version = "".join(
             line.removeprefix("Version: ") for line in facts if line.startswith("Version: ")

@@ -233,8 +233,7 @@ def _request(
             )
     else:
         raise DataError(
-            f"{origin}: the server redirects more than {MAX_REDIRECTS} times; the download was "
-            "rejected"
+            f"{origin}: too many redirects (more than {MAX_REDIRECTS}); the download was aborted"
         )
     if response.status_code == 200 or (start and response.status_code in (206, 416)):
         return response

@@ -81,10 +81,10 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
     text = "\n".join(text_lines(files, name))
     try:
         ids = parse_json(text, "its text")[split]
-    except (DataError, KeyError, TypeError) as fault:
-        raise DataError(
-            f"{name}: expected JSON with lists of ids, including {split!r} ({fault})"
-        ) from fault
+    except DataError as fault:
+        raise DataError(f"{name}: expected a JSON object with lists of ids: {fault}") from fault
+    except (KeyError, TypeError):
+        ids = None
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise DataError(f"{name}: expected a list of ids under {split!r}")
     return ids

@@ -215,11 +215,10 @@ def _traced_candidates(
 
 
 def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCandidate]:
-    """Returns each candidate of a search with terms once.
+    """Removes duplicate candidates.
 
-    If there are fewer than K survivors or fewer than K candidates that end, such a search fills the empty
-    places with other candidates, which may then have two places. The place at which a candidate survived or ended
-    counts.
+    A search with required terms pads the survivors and the finished candidates to K with other candidates, so a
+    candidate can be listed twice. The entry in which it survived or ended is kept, if there is one.
     """
     chosen_first = sorted(
         candidates, key=lambda candidate: candidate.beam_index is None and not candidate.ended

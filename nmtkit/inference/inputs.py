@@ -221,8 +221,8 @@ class TextModel(metaclass=ListsPublicNames):
     needs_language: bool = False
     """Whether every source needs a language tag because every training source had one."""
     batch_tokens: int | None = None
-    """Maximum number of padded source tokens in a batch. None selects the value in `speed`, which batches of long
-    sources may exceed."""
+    """Maximum number of padded source tokens in a batch. None selects the value in `speed`; batches of long sources
+    may then exceed it."""
     speed: SearchSpeedConfig | None = None
     """Speed settings; None for those of `default_speed_config`."""
     parameters: int = 0

@@ -575,8 +575,7 @@ class Translator(TextModel):
                     prompt = source.ids if source.is_prompt else []
                     positions = slice(len(prompt), len(prompt) + len(target.ids) + finished[number])
                     token_log_probs = log_probs[row, positions].double()  # (T,)
-                    # Tokens about which the search has no choice cost nothing: a forced prefix, and EOS at the length
-                    # limit.
+                    # Tokens that the search was forced to choose (a prefix, or EOS at the length limit) cost nothing.
                     prefix = list(source.prefix)
                     if self.config.certain_prefix and target.ids[: len(prefix)] == prefix:
                         token_log_probs[: len(prefix)] = 0.0

@@ -213,8 +213,8 @@ class KVCache:
         """
         width = width or self.width
         if self._in_prompt:
-            # The hypotheses were the positions of a prompt. Only the last hypothesis continues, since it has seen the
-            # whole prompt.
+            # Until now, the hypotheses were the positions of a prompt. Only the last hypothesis continues, since it has
+            # seen the whole prompt.
             rows = torch.full_like(self.position, self.width - 1)  # (B,)
             width = 1
             self._in_prompt = False

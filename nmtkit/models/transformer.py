@@ -291,8 +291,8 @@ class Transformer(
         """Changes `alignment_layer` and `alignment_heads`, but no weights."""
         if self.copy_gate is not None:
             raise RecipeError(
-                "this model always shows the attention that it copies with, so no other layer or head can be chosen; "
-                "remove --layer and --head"
+                "this model has a copy mechanism, and the attention shown is always its copy attention; remove --layer "
+                "and --head"
             )
         changes = {"alignment_layer": layer, "alignment_heads": heads}
         config = cast(TransformerConfig, self.config).changed(changes)

@@ -94,7 +94,9 @@ def test_a_language_model_of_another_vocabulary_is_refused(runs: Path, console: 
         LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"),
     )
     done = console("translate", "-m", "mine", "text", "--lm", "own")
-    refused(done, "differs from the target vocabulary of the model", "init_from: {tokenizer: RUN}")
+    refused(
+        done, "differs from the target vocabulary of the main model", "init_from: {tokenizer: RUN}"
+    )
 
 
 def test_the_tokenizer_of_another_run_is_used_unchanged(runs: Path, console: Command) -> None:

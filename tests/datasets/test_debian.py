@@ -110,7 +110,7 @@ def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -
     site.put("dists/stable/Release", b"<html>\n <body> <p> Log in, please </p> </body>\n</html>\n")
     with pytest.raises(
         DataError,
-        match=r"Release: this is not Debian's list of checksums; delete it and fetch the corpus again",
+        match=r"Release: this is not a valid Debian Release file; delete it and fetch the corpus again",
     ):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
 

@@ -300,7 +300,7 @@ def test_redirections_are_followed(site: Site, client: Client) -> None:
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        ({"/a": "/b", "/b": "/a"}, f"redirects more than {module.MAX_REDIRECTS} times"),
+        ({"/a": "/b", "/b": "/a"}, f"too many redirects (more than {module.MAX_REDIRECTS})"),
         ({"/a": "file:///etc/passwd"}, "rejected"),
         ({"/a": "ftp://127.0.0.1/a.bin"}, "rejected"),
         ({"/a": "gopher://127.0.0.1/"}, "rejected"),

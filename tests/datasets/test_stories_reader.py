@@ -112,10 +112,10 @@ def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("splits", "said"),
     [
-        ("{", "splits.json: expected JSON with lists of ids"),
-        ("[" * 3000, "splits.json: expected JSON with lists of ids"),
-        ({"train": [], "test": []}, "including 'validation'"),
-        ([1, 2], "expected JSON with lists of ids, including 'train'"),
+        ("{", "splits.json: expected a JSON object with lists of ids"),
+        ("[" * 3000, "splits.json: expected a JSON object with lists of ids"),
+        ({"train": [], "test": []}, "expected a list of ids under 'validation'"),
+        ([1, 2], "expected a list of ids under 'train'"),
         ({**IDS, "train": [7]}, "expected a list of ids under 'train'"),
     ],
     ids=["no-json", "deep", "no-validation", "a-list", "numbers"],

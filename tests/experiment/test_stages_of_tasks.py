@@ -250,7 +250,10 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
             "tokenizer.joint=false",
             "different tasks must share a vocabulary; set `tokenizer.joint` to true",
         ),
-        ("stages.tune-more.task=summarization", "the last stage must have the task of the recipe"),
+        (
+            "stages.tune-more.task=summarization",
+            "the last stage must have the same task as the recipe",
+        ),
         ("stages.pretrain.data.train=null", "translation|train"),
         (
             "stages.pretrain.data.test={tgt: valid.tgt}",

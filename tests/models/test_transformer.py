@@ -92,7 +92,7 @@ def check_copying(model: Transformer, attention: Tensor) -> None:
     torch.testing.assert_close(
         output.log_probs[0].exp(), mixed_by_hand(model, attention), rtol=0, atol=1e-12
     )
-    with pytest.raises(RecipeError, match="always shows the attention that it copies with"):
+    with pytest.raises(RecipeError, match="the attention shown is always its copy attention"):
         model.show(1, 1)
 
 

@@ -57,7 +57,7 @@ def run_score(
         )
     if known_by is not None and source is None:
         raise click.UsageError(
-            "--known-by also looks for unknown words in the source; add --source SRC"
+            "--known-by also checks the source for unknown words; add --source SRC"
         )
     if plot is not None:
         if not lengths_shown:

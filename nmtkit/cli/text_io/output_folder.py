@@ -41,7 +41,7 @@ class OutputFolder:
     def __init__(self, folder: Path, inputs: Sequence[Path], open_output: OpenOutput) -> None:
         if not inputs:
             raise click.UsageError(
-                "--output-dir writes one output for each FILE, but there are none; pass files as arguments, or use -o"
+                "--output-dir writes one output for each FILE, but no FILE was given; add FILE arguments, or use -o"
             )
         if folder.exists() and not folder.is_dir():
             raise NmtkitError(

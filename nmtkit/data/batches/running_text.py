@@ -200,10 +200,10 @@ class BlockStream(BatchStream):
 
     @override
     def _length(self, members: _BlockMembers) -> int:
-        """Returns the batch's number of tokens.
+        """Returns the number of tokens in the batch.
 
-        Even with a different block size, an epoch can thus continue after the same number of tokens, although the
-        order of the blocks then differs.
+        The position in an epoch is counted in tokens rather than blocks, so a run can resume at the same point with a
+        different block size; only the order of the blocks differs.
         """
         widths = members.text.widths(members.blocks)
         return int(widths.sum())

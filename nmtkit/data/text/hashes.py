@@ -73,7 +73,7 @@ class SoughtHashes:
         return matches
 
     def was_matched(self, hashes: Hashes) -> Mask:
-        """Returns whether each of these added hashes was found in train, `(n,)`."""
+        """Returns whether each of the given hashes, which must have been added, was found in train, `(n,)`."""
         return np.isin(hashes, self._hashes[self._was_matched])
 
 

@@ -61,7 +61,7 @@ def normalize(text: str, rules: Normalization) -> str:
 
 
 def comparable(text: str) -> str:
-    """Returns the form in which texts are compared if no tokenizer determines the normalization."""
+    """Normalizes a text for comparison when no tokenizer defines the normalization."""
     return normalize(text, DEFAULT)
 
 

@@ -339,8 +339,8 @@ def _with_language_model(
         )
     if lm_tokenizers.tgt.vocabulary != tokenizers.tgt.vocabulary:
         raise RecipeError(
-            f"{path}: the vocabulary of the language model differs from the target vocabulary of the model; train the "
-            "language model with the tokenizer of the model (set `init_from: {tokenizer: RUN}` in its recipe)"
+            f"{path}: the vocabulary of the language model differs from the target vocabulary of the main model; train "
+            "the language model with the tokenizer of the main model (set `init_from: {tokenizer: RUN}` in its recipe)"
         )
     weight = DEFAULT_LM_WEIGHT if options.lm_weight is None else options.lm_weight
     notify(f"language model {path}, weight {weight:g}; scores include its contribution")

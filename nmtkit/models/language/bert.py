@@ -114,7 +114,7 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         return states
 
     def _encode_group(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
-        """Returns the states `(b, s, H)` of some texts `(b, s)` of a batch, as a list of one tensor."""
+        """Returns the states `(b, s, H)` of a group of texts `(b, s)` from a batch, as a list of one tensor."""
         length = ids.shape[1]
         embedded = self.src_embedding(ids)  # (b, s, E)
         # Figure 2: the sum of word, position and segment embeddings.

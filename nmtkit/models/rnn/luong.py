@@ -178,7 +178,7 @@ class Luong(
             layers=config.layers,
             dropout=config.dropout,
         )
-        # Scores can be registered by users, so their four sizes are passed by position.
+        # Users can register their own classes, whose parameter names may differ, so the sizes are passed by position.
         build_score = SCORES.get(config.score)
         score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
         window = build_window(config.window, hidden_size, config.window_size)

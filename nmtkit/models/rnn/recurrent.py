@@ -177,7 +177,10 @@ class RecurrentState(DecoderState):
 
 
 class RecurrentModel(Seq2Seq[M, S]):
-    """Base class with both embeddings and a recurrent encoder; subclasses add the decoder and the output layer."""
+    """Base class with source and target embeddings and a recurrent encoder.
+
+    Subclasses add the decoder and the output layer.
+    """
 
     def __init__(
         self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False

@@ -237,7 +237,7 @@ class DenoisingConfig(Settings):
     """Denoising (Lewis et al. 2020, section 2.2)."""
 
     rate: float = Field(default=0.3, ge=0, lt=1)
-    """Share of tokens that are hidden, in spans of three tokens on average; 0 hides none."""
+    """Share of tokens that are masked, in spans of three tokens on average; 0 masks none."""
 
 
 def permute_sentences(

@@ -178,7 +178,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     n_rows, width = references.shape
     columns = torch.arange(width, device=ids.device)  # (U,)
     is_real = columns < reference_lengths[:, None]  # (R, U)
-    # Row i of the table L for all R pairs. Column 0 belongs to the empty reference.
+    # Row i of the table L for all R pairs. Column 0 is for the empty prefix of the reference.
     longest = torch.zeros(n_rows, width + 1, dtype=torch.int64, device=ids.device)  # (R, U+1)
     for step, token in enumerate(ids.unbind(1)):
         is_written = (step < lengths)[:, None]  # (R, 1)

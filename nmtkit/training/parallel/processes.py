@@ -275,8 +275,9 @@ def name_missing_process() -> Iterator[None]:
 def _who_is_missing(fault: RuntimeError) -> str:
     if "imed out" in str(fault):
         return _who_is_late()
-    # Sending fails if the receiver has exited; otherwise it succeeds, even if nothing is received. Processes that
-    # notice that another one is missing exit, too, so the first one to get here stores the answer for all.
+    # Sending fails if the receiver has exited; otherwise it succeeds, even if the receiver never reads the message. A
+    # process that notices a missing peer also exits and would then look missing itself, so the first process to get
+    # here stores its answer for all of them.
     time.sleep(0.5)
     ended: list[int] = []
     store = dist.distributed_c10d._get_default_store()

@@ -24,7 +24,7 @@ from nmtkit.cli.options import FILE, Number
         required=True,
         type=FILE,
         metavar="DIR",
-        help="Folder of the new corpus.",
+        help="Folder for the new corpus.",
     ),
     search_options.search_flags("beam_size"),
     click.option(

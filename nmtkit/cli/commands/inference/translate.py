@@ -78,7 +78,7 @@ def decoding_options(
             is_flag=True,
             help="Replace each <unk> with the source word that gets the most attention.",
         ),
-        _one_file("--dictionary", help="Dictionary for --replace-unknown, like --terms."),
+        _one_file("--dictionary", help="Dictionary for --replace-unknown, same format as --terms."),
     ],
 )
 def translate_command(**values: Any) -> None:

@@ -115,9 +115,8 @@ def precision(default: str) -> Decorator:
         type=click.Choice((*PRECISIONS, *PRECISIONS_OF_CTRANSLATE2)),
         metavar="TYPE",
         default=default,
-        help=f"Numeric precision of the computation: {ours} (fp16 needs CUDA); CTranslate2 also supports int8, int16, "
-        "fastest and others. auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16. "
-        f"Default: {default}.",
+        help=f"Numeric precision: {ours} (fp16 needs CUDA); with CTranslate2 also int8, int16, fastest and others. "
+        f"auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16. Default: {default}.",
     )
 
 

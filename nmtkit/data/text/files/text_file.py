@@ -214,7 +214,7 @@ class TextFile:
         if isinstance(fault, DamagedArchiveError):
             self._report_damage(fault)
         elif fault is not None:
-            # Also recorded as a fault of the column: a table that is binary, UTF-16 or not in the specified encoding.
+            # A table that is binary, UTF-16 or not in the specified encoding is reported as a column fault, too.
             self._fail(COLUMN, self.n_lines + 1, detail=str(fault), message=str(fault))
 
     def _record(self, block: TextBlock) -> None:
