@@ -163,7 +163,7 @@ def test_json_lines_with_labels_name_each_column_with_its_file(split: str, tmp_p
 REMOVED = [
     ("training: {max_updates: 1, momentum: 0.9}", "use `training.optimizer: adam`"),
     ("training: {max_updates: 1, momentum: 0.0}", ""),
-    ("training: {max_updates: 1, hard_attention: {soft_share: 0.25}}", "it is always 0.5"),
+    ("training: {max_updates: 1, hard_attention: {soft_share: 0.25}}", "the value is always 0.5"),
     (
         "training: {max_updates: 1, schedule: {kind: plateau, factor: 0.1}}",
         "the rate is always halved",
@@ -217,7 +217,7 @@ def test_a_trained_run_is_read_however_it_was_trained(
     [
         ("kind: rnnsearch, residual: true", "use `model.kind: gnmt`"),
         ("kind: rnnsearch, residual: false", ""),
-        ("kind: convs2s, kernel_size: 5", "it is always 3"),
+        ("kind: convs2s, kernel_size: 5", "the value is always 3"),
         (
             "kind: intra_attention, intra_decoder: false, layers: 1",
             "use `model.kind: pointer_generator`",

@@ -19,7 +19,7 @@ from tests.datacheck import real_looking
 from tests.datacheck.real_looking import lines_by_kind
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
-SRC, TGT = real_looking.pairs(2000)
+SRC, TGT = real_looking.pairs(1000)
 VALID = real_looking.pairs(200, "valid")
 
 
@@ -120,7 +120,7 @@ def test_blocks_with_faults_are_freed_at_once(tmp_path: Path) -> None:
 def test_overlap_of_the_splits(tmp_path: Path) -> None:
     """Found in valid and test, where it flatters; in train, whose lines are to be taken out, the blocks tell it."""
     src, tgt = list(VALID[0]), list(VALID[1])
-    src[4], tgt[4] = SRC[1500], TGT[1500]
+    src[4], tgt[4] = SRC[700], TGT[700]
     src[9], tgt[9] = SRC[10], "Une autre traduction, qui est nouvelle."
     src[14], tgt[14] = "Another source, which is new.", TGT[20]
     src[19], tgt[19] = src[4], tgt[4]
@@ -135,7 +135,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
                 held_out.extend((block.split, block.line(row)) for row in fault.rows.tolist())
 
     diagnosis = examine(splits, take=take)
-    assert held_out == [("train", 1501)]
+    assert held_out == [("train", 701)]
     lines = {name: lines_by_kind(split) for name, split in diagnosis.splits.items()}
     assert lines == {
         "train": {},
@@ -154,7 +154,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
 def test_overlap_is_found_in_another_form_of_the_text(tmp_path: Path) -> None:
     """Also where a space is another one, and where letters are decomposed or full-width."""
     src, tgt = list(VALID[0]), list(VALID[1])
-    src[4], tgt[4] = SRC[1500].replace(" ", "\u00a0"), unicodedata.normalize("NFD", TGT[1500])
+    src[4], tgt[4] = SRC[700].replace(" ", "\u00a0"), unicodedata.normalize("NFD", TGT[700])
     wide = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
     src[9] = SRC[10].translate(wide)
     src[19], tgt[19] = src[3].translate(wide), tgt[3]
@@ -207,25 +207,25 @@ def test_a_pair_counts_once_and_the_places_follow_the_lines(tmp_path: Path) -> N
 def test_faulty_bytes_say_nothing_else(tmp_path: Path) -> None:
     """A line that cannot be read is counted, and every one of them; its pair is in no other finding."""
     src, tgt = list(SRC), list(TGT)
-    for row in range(0, 2000, 10):
+    for row in range(0, 1000, 10):
         tgt[row] = "\udce9 <br>"
         src[row] = ""
     split = examined(tmp_path, src, tgt)
     assert list(split.findings) == ["encoding"]
-    assert split.findings["encoding"].count == 200
+    assert split.findings["encoding"].count == 100
     assert lines_of(split.findings["encoding"])[:2] == [("tgt", 1, 1), ("tgt", 11, 1)]
-    assert split.pairs == 2000
+    assert split.pairs == 1000
 
 
 def test_lines_are_numbered_in_each_of_several_files(tmp_path: Path) -> None:
-    one = real_looking.write(tmp_path, "one", SRC[:700], TGT[:700])
-    src, tgt = SRC[700:], [*TGT[700:703], "", *TGT[704:]]
+    one = real_looking.write(tmp_path, "one", SRC[:300], TGT[:300])
+    src, tgt = SRC[300:], [*TGT[300:303], "", *TGT[304:]]
     two = real_looking.write(tmp_path, "two", src, tgt)
     Path(two.tgt[0]).write_bytes(gzip.compress(Path(two.tgt[0]).read_bytes()))
     split = examine({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits[
         "train"
     ]
-    assert split.pairs == 2000
+    assert split.pairs == 1000
     assert list(split.findings) == ["empty"]
     assert [(place.file, place.line) for place in split.findings["empty"].places] == [
         (two.src[0], 4)
@@ -243,7 +243,7 @@ def test_a_missing_file_does_not_keep_the_others_from_being_examined(tmp_path: P
 def test_json_lines_with_faults(tmp_path: Path) -> None:
     rows = [
         json.dumps({"article": f"{a} {b}", "summary": a})
-        for a, b in zip(SRC[:600], SRC[600:1200], strict=True)
+        for a, b in zip(SRC[:400], SRC[400:800], strict=True)
     ]
     rows[10] = "{"
     rows[20] = json.dumps({"article": "only this"})
@@ -258,7 +258,7 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("".join(f"{row}\n" for row in rows).encode()))
     files = SplitFiles(jsonl=str(path), src_field="article", tgt_field="summary")
     split = examine({"train": files}, monolingual=True).splits["train"]
-    assert split.pairs == 600
+    assert split.pairs == 400
     assert lines_by_kind(split) == {
         "json": [11, 21, 61, 71],
         "short-target": [31],
@@ -286,12 +286,12 @@ def test_bytes_are_counted_with_the_byte_order_mark(tmp_path: Path) -> None:
 def test_an_alignment_file_of_another_length(tmp_path: Path) -> None:
     files = real_looking.write(tmp_path, "train", SRC, TGT)
     links = tmp_path / "train.align"
-    links.write_text("0-0\n" * 1999, encoding="utf-8")
+    links.write_text("0-0\n" * 999, encoding="utf-8")
     given = SplitFiles(src=files.src, tgt=files.tgt, alignment=str(links))
     (finding,) = examine({"train": given}).splits["train"].findings.values()
     assert (finding.kind.name, finding.count) == ("line-counts", 1)
-    assert lines_of(finding) == [("align", 2000, None)]
-    links.write_text("0-0\n" * 2000, encoding="utf-8")
+    assert lines_of(finding) == [("align", 1000, None)]
+    links.write_text("0-0\n" * 1000, encoding="utf-8")
     assert not examine({"train": given}).splits["train"].findings
 
 
