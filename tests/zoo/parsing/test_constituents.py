@@ -69,7 +69,7 @@ def test_what_is_no_penn_form_is_refused(text: str, fault: str) -> None:
         ("(S (NP )NP XX )S", "')NP' closes an empty bracket"),
         ("(S XX )S XX", "'XX' after the end of the tree"),
         ("(S (NP XX", "number of unclosed brackets: 2"),
-        ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} deep"),
+        ("(S " * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} levels deep"),
     ],
 )
 def test_what_is_no_linear_form_is_refused(line: str, fault: str) -> None:
