@@ -45,12 +45,16 @@ class TracedCandidate:
     token_log_prob: float
     """The log-probability with which the token counts in the search, without penalties.
 
-    It is the model's own log-probability, with three exceptions:
+    It is the model's own log-probability, with four exceptions:
 
     - An EOS that is forced at the length limit, by `at_limit: end`, counts as 0.
     - The tokens of a prefix count as 0 with the setting `certain_prefix`.
     - If the model gives a probability of zero to a token of a prefix, or to EOS when all other tokens are forbidden,
       the token counts as in `nmtkit.decoding.rules.allow_if_possible`.
+    - A registered rule, which `search.rule` selects, may set the log-probability of any token to a new finite value;
+      see `Rule.needs_log_probs`.
+
+    A forbidden continuation always has the model's own log-probability.
     """
     log_prob: float
     """Sum of `token_log_prob` over all tokens of the hypothesis."""
@@ -82,10 +86,19 @@ class SearchTrace:
     ones first.
 
     Of the K most likely forbidden continuations, those that are at least as likely as the worst candidate of the step
-    are recorded, or all K of them if one of the C places for candidates is empty; see `trace_search`. The following are
-    never recorded, although they are forbidden:
+    are recorded, because the step would probably have considered them. This does not take into account penalties,
+    groups and the randomness of samples. If one of the C places for candidates is empty, all K of them are recorded. A
+    place is empty if
+
+    - there are fewer than C continuations,
+    - a sample has ended in an earlier step,
+    - a group of diverse beam search has enough finished hypotheses from earlier steps, or
+    - this is the last step with `at_limit: end`, which has one candidate for each hypothesis.
+
+    The following are never recorded, although they are forbidden:
 
     - PAD and BOS;
+    - tokens to which the model gives a probability of zero;
     - continuations that only terms forbid;
     - continuations that a registered rule forbids only because of what earlier rules have changed.
     """
@@ -113,17 +126,19 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     state.sentences = replace(state.sentences, number=number)
 
     # 1. The search.
-    parent_log_probs: list[Tensor] = []  # before each step, (W,)
-    forbidden: list[list[TracedCandidate]] = []  # in each step
+    parent_log_probs_by_step: list[Tensor] = []  # (W,) in each step
+    forbidden_by_step: list[list[TracedCandidate]] = []
     results: list[StepResult] = []
     is_done = False
     while not is_done:
-        parent_log_probs.append(state.sentences.scores[0])
-        forbidden.append(_forbidden_continuations(search, batch, state))
+        parent_log_probs_by_step.append(state.sentences.scores[0])
+        forbidden_by_step.append(_forbidden_continuations(search, batch, state))
         results.append(search.step(state))
         is_done = bool(state.sentences.done[0])
 
-    # 2. The hypotheses. The result of the first step belongs to the sentence's record, all others to one span.
+    # 2. The hypotheses. `Engine.run` takes the first step of new sentences before they share steps with others, so
+    # `read_hypotheses` expects the result of the first step in the sentence's record. The results of all other steps
+    # form a single span.
     first_result = results[0]
     span = StepSpan(start=0, results=results[1:])
     (record,) = begin_records(
@@ -145,22 +160,16 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
 
     # 3. The candidates of each step.
     steps = []
-    for result, log_probs, forbidden_in_step in zip(
-        results, parent_log_probs, forbidden, strict=True
+    for result, parent_log_probs, forbidden in zip(
+        results, parent_log_probs_by_step, forbidden_by_step, strict=True
     ):
-        candidates = _traced_candidates(search, batch, result, log_probs)
+        candidates = _traced_candidates(search, batch, result, parent_log_probs)
         if batch.terms is not None:
             candidates = _without_repetitions(candidates)
-        # Only forbidden continuations that the step would probably have considered: those that are at least as likely
-        # as its worst candidate. This does not take into account penalties, groups and the randomness of samples. An
-        # empty place among the C places for candidates has a log-probability of minus infinity, and then all forbidden
-        # continuations are recorded. A place is empty if
-        # - there are fewer than C continuations,
-        # - a sample has ended in an earlier step,
-        # - a group of diverse beam search has enough finished hypotheses from earlier steps, or
-        # - this is the last step with `at_limit: end`, which has one candidate for each hypothesis.
+        # An empty place has a log-probability of minus infinity, so all forbidden continuations are recorded; see
+        # `SearchTrace.steps`.
         worst_log_prob = float(result.candidates.scores[0].min())
-        for candidate in forbidden_in_step:
+        for candidate in forbidden:
             if candidate.log_prob >= worst_log_prob:
                 candidates.append(candidate)
         steps.append(candidates)
@@ -189,12 +198,12 @@ def _traced_candidates(
     parents = candidates.parents[0].tolist()
     # NaN for the empty places of hypotheses that are not continued; the loop below skips all empty places.
     token_log_probs = (candidates.scores - parent_log_probs[candidates.parents])[0].tolist()
-    log_probs = candidates.scores[0].tolist()
+    total_log_probs = candidates.scores[0].tolist()
     ended = candidates.ended[0].tolist()
     ranking_scores = result.ranking[0].tolist()
     traced = []
     for index, parent in enumerate(parents):
-        if log_probs[index] == -INFINITY:  # an empty place
+        if total_log_probs[index] == -INFINITY:  # an empty place
             continue
         # In the first step, all groups continue the same hypothesis, so it does not determine the group. In other steps
         # the index does not determine it: the last step with `at_limit: end` has one candidate for each hypothesis, in
@@ -204,7 +213,7 @@ def _traced_candidates(
             token=_extended_id(search, batch, tokens[index]),
             parent=parent,
             token_log_prob=token_log_probs[index],
-            log_prob=log_probs[index],
+            log_prob=total_log_probs[index],
             beam_index=beam_indices.get(index),
             ended=ended[index],
             group=group,
@@ -217,8 +226,8 @@ def _traced_candidates(
 def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCandidate]:
     """Removes duplicate candidates.
 
-    A search with required terms pads the survivors and the finished candidates to K with other candidates, so a
-    candidate can be listed twice. The entry in which it survived or ended is kept, if there is one.
+    A search with terms pads the survivors and the finished candidates to K with other candidates, so a candidate can be
+    listed twice. The entry in which it survived or ended is kept, if there is one.
     """
     chosen_first = sorted(
         candidates, key=lambda candidate: candidate.beam_index is None and not candidate.ended
@@ -255,30 +264,31 @@ def _forbidden_continuations(
         return []
     # This writes the cache entries of the current position; the step computes and writes the same entries again.
     output, _ = search.advance_model(state)
-    log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
+    token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
-    forbidden_by = _forbidding_rules(search, state, log_probs, rules)  # (W,X)
+    forbidden_by = _forbidding_rules(search, state, token_log_probs, rules)  # (W,X)
     forbidden_by[:, [PAD, BOS]] = NO_RULE
 
-    total_log_probs = log_probs + sentences.scores[0, :, None]  # (W,X)
+    total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
     total_log_probs = total_log_probs.masked_fill(forbidden_by == NO_RULE, -INFINITY)
-    best_log_probs, flat_indices = total_log_probs.flatten().sort(descending=True, stable=True)
+    best_totals, flat_indices = total_log_probs.flatten().sort(descending=True, stable=True)
     n_hypotheses = search.config.n_hypotheses
-    n_forbidden = int((best_log_probs[:n_hypotheses] > -INFINITY).sum())
-    flat_indices = flat_indices[:n_forbidden]
-    n_columns = log_probs.shape[1]
+    n_returned = int((best_totals[:n_hypotheses] > -INFINITY).sum())
+    flat_indices = flat_indices[:n_returned]
+    best_totals = best_totals[:n_returned]
+    n_columns = token_log_probs.shape[1]
     tokens = memory.ids_of(flat_indices % n_columns).tolist()
     parents = (flat_indices // n_columns).tolist()
-    token_log_probs = log_probs.flatten()[flat_indices].tolist()
+    best_token_log_probs = token_log_probs.flatten()[flat_indices].tolist()
     rule_indices = forbidden_by.flatten()[flat_indices].tolist()
     traced = []
-    for rank, log_prob in enumerate(best_log_probs[:n_forbidden].tolist()):
+    for rank, total_log_prob in enumerate(best_totals.tolist()):
         name, _ = named_rules[rule_indices[rank]]
         candidate = TracedCandidate(
             token=_extended_id(search, batch, tokens[rank]),
             parent=parents[rank],
-            token_log_prob=token_log_probs[rank],
-            log_prob=log_prob,
+            token_log_prob=best_token_log_probs[rank],
+            log_prob=total_log_prob,
             rule=name,
         )
         traced.append(candidate)
@@ -286,26 +296,29 @@ def _forbidden_continuations(
 
 
 def _forbidding_rules(
-    search: BeamSearch, state: SearchState, log_probs: Tensor, rules: Sequence[Rule]
+    search: BeamSearch, state: SearchState, token_log_probs: Tensor, rules: Sequence[Rule]
 ) -> Tensor:
     """Returns the index in `rules` of the first rule that forbids each continuation, or `NO_RULE`, `(W,X)`.
 
-    Each rule is applied to a copy of the model's log-probabilities `log_probs` `(W,X)`, not to the result of the rules
-    that the search applies before it. So if a registered rule forbids a continuation only because of what earlier rules
-    have changed, the result is `NO_RULE`, although the search forbids the continuation.
+    Each rule is applied to a copy of the model's log-probabilities `token_log_probs` `(W,X)`, not to the result of the
+    rules that the search applies before it. So if a registered rule forbids a continuation only because of what earlier
+    rules have changed, the result is `NO_RULE`, although the search forbids the continuation. The result is also
+    `NO_RULE` for tokens to which the model gives a probability of zero.
     """
-    live = search.live_hypotheses(state, log_probs)
+    live = search.live_hypotheses(state, token_log_probs)
+    is_possible = token_log_probs > -INFINITY  # (W,X)
     forbidden_by = torch.full(
-        log_probs.shape, NO_RULE, dtype=torch.long, device=log_probs.device
+        token_log_probs.shape, NO_RULE, dtype=torch.long, device=token_log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
-        ruled = rule.apply(log_probs.clone(), live)  # (W,X)
+        ruled = rule.apply(token_log_probs.clone(), live)  # (W,X)
         if rule.may_forbid_all:
-            allow_end_if_stuck(ruled, log_probs[:, EOS])
-        is_first = (ruled == -INFINITY) & (forbidden_by == NO_RULE)  # (W,X)
+            allow_end_if_stuck(ruled, token_log_probs[:, EOS])
+        is_forbidden = is_possible & (ruled == -INFINITY)  # (W,X)
+        is_first = is_forbidden & (forbidden_by == NO_RULE)  # (W,X)
         forbidden_by.masked_fill_(is_first, index)
     # A later rule may allow a continuation that an earlier one forbids.
-    is_allowed = search.apply_rules(state, log_probs.clone()) > -INFINITY  # (W,X)
+    is_allowed = search.apply_rules(state, token_log_probs.clone()) > -INFINITY  # (W,X)
     return forbidden_by.masked_fill(is_allowed, NO_RULE)
 
 

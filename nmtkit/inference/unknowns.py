@@ -37,7 +37,7 @@ class Replacement:
     source_word: str
     """The dictionary entry that was found, or else the source word, or unknown piece of a word, that is copied."""
     written: str
-    """Translation of the source word from the dictionary, or the source word itself."""
+    """The text that replaces the unknown word: the translation in the dictionary, or else `source_word` itself."""
 
 
 class UnknownReplacer:
@@ -46,11 +46,13 @@ class UnknownReplacer:
     Attention often spreads to the full stop, to EOS and to neighbouring words. The source word is therefore chosen as
     follows:
 
-    1. EOS is ignored, and so are all tokens that an imported tokenizer adds to the line, such as language tokens. Known
-       words without letters or digits are ignored unless there is nothing else.
+    1. EOS is ignored, and so are the tokens that an imported tokenizer adds to the line, such as language tokens, and
+       sentinels. Known words without letters or digits are ignored unless there is nothing else.
     2. The most attended of the remaining words is chosen.
     3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of the chosen word's
-       weight, since the model most likely has no translation for a word that is not in its source vocabulary.
+       weight, since the model most likely has no translation for a word that is not in its source vocabulary. A single
+       unknown piece makes a word unknown, but the weight of the whole word counts. So a word may be preferred although
+       its unknown piece has little weight; the word is then copied as a whole.
 
     With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word. With all other kinds, a word
     consists of the tokens from one word-start marker to the next, which are called its pieces. Its weight is the sum of
@@ -67,7 +69,8 @@ class UnknownReplacer:
     - If the unknown piece has less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the word is copied as if
       it had no unknown pieces.
 
-    The dictionary is searched for the word or the unknown piece before the punctuation is removed.
+    The dictionary is searched first. An entry matches if it is contained in the word, or in the unknown piece that
+    would be copied, and differs from it only in outer punctuation and symbols. The longest matching entry is used.
 
     Args:
         tokenizers: the model's tokenizers.
@@ -113,8 +116,9 @@ class UnknownReplacer:
             tokens: T target tokens, in which unknown words are `<unk>`.
             attention: weights `(T, tags + L)`. The columns of the tags are followed by the columns of the first L
                 tokens of the line, which are the tokens that the model has read: if it truncated the source, the line
-                has more tokens. Callers leave out the column of the final EOS. Rows after the last target token and
-                columns after the last source token are ignored.
+                has more tokens. Callers leave out the column of the final EOS: if the source was truncated, it would
+                be mistaken for the column of the first token that the model has not read. Rows after the last target
+                token and columns after the last source token are ignored.
             tags: number of tags before the tokens of the line; a language tag within the line is not counted.
 
         Returns:
@@ -138,16 +142,16 @@ class UnknownReplacer:
             entry = self._longest_entry(choice.spelling)
             if entry is None:
                 source_word = choice.copied
-                new_word = choice.copied
+                written = choice.copied
             else:
                 source_word = entry
-                new_word = self._dictionary[entry]
-            new_tokens[position] = tokens[position].replace(SPECIALS[UNK], new_word)
+                written = self._dictionary[entry]
+            new_tokens[position] = tokens[position].replace(SPECIALS[UNK], written)
             replacement = Replacement(
                 token=position,
                 source_token=tags + choice.line_token,
                 source_word=source_word,
-                written=new_word,
+                written=written,
             )
             replacements.append(replacement)
         return tgt.join(new_tokens), replacements
@@ -210,15 +214,15 @@ class _SourceWords:
     def choose(self, weights: NDArray[Any]) -> _Choice:
         """Chooses the word to which the weights `(L,)` of the line's tokens point; see `UnknownReplacer`."""
         # Words are identified by their indices in `self._words`, and pieces by their indices in the line.
-        word_weights = [float(weights[pieces].sum()) for pieces in self._words]
+        word_weights = [float(weights[piece_indices].sum()) for piece_indices in self._words]
         unknown_words = []
-        for number, pieces in enumerate(self._words):
-            if not self._unknown_tokens.isdisjoint(pieces):
+        for number, piece_indices in enumerate(self._words):
+            if not self._unknown_tokens.isdisjoint(piece_indices):
                 unknown_words.append(number)
         # Rule 1: known punctuation is ignored.
         allowed_words = []
-        for number, pieces in enumerate(self._words):
-            has_letters_or_digits = any(map(str.isalnum, self._spelling_of(pieces)))
+        for number, piece_indices in enumerate(self._words):
+            has_letters_or_digits = any(map(str.isalnum, self._spelling_of(piece_indices)))
             if number in unknown_words or has_letters_or_digits:
                 allowed_words.append(number)
         if not allowed_words:
@@ -232,33 +236,33 @@ class _SourceWords:
                 chosen_word = best_unknown
         return self._choose_piece(self._words[chosen_word], weights)
 
-    def _choose_piece(self, pieces: Sequence[int], weights: NDArray[Any]) -> _Choice:
-        """Chooses between a whole word, given by its pieces, and its most attended unknown piece.
+    def _choose_piece(self, piece_indices: Sequence[int], weights: NDArray[Any]) -> _Choice:
+        """Chooses between a whole word, given by the indices of its pieces, and its most attended unknown piece.
 
         `weights` `(L,)` are the weights of the line's tokens.
         """
-        attended_piece = max(pieces, key=weights.__getitem__)
-        unknown_pieces = [piece for piece in pieces if piece in self._unknown_tokens]
+        attended_piece = max(piece_indices, key=weights.__getitem__)
+        unknown_pieces = [index for index in piece_indices if index in self._unknown_tokens]
         if unknown_pieces:
             unknown_piece = max(unknown_pieces, key=weights.__getitem__)
             if weights[unknown_piece] >= MIN_UNKNOWN_SHARE * weights[attended_piece]:
                 spelling = self._spelling_of([unknown_piece])
                 return _Choice(line_token=unknown_piece, spelling=spelling, copied=spelling)
-        spelling = self._spelling_of(pieces)
+        spelling = self._spelling_of(piece_indices)
         copied = _without_punctuation_around(spelling)
         return _Choice(line_token=attended_piece, spelling=spelling, copied=copied)
 
-    def _spelling_of(self, pieces: Iterable[int]) -> str:
-        tokens = [self._text_tokens[piece] for piece in pieces]
+    def _spelling_of(self, piece_indices: Iterable[int]) -> str:
+        tokens = [self._text_tokens[index] for index in piece_indices]
         return _spelling(self._tokenizer, tokens)
 
 
 def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> dict[int, str]:
-    """Returns the tokens of a line that come from its text, by their indices among all tokens of the line.
+    """Returns the tokens of a line's text, without sentinels, by their indices among all tokens of the line.
 
-    Leaves out the tokens that an imported tokenizer adds to a line: the tokens of `source_prefix`, and special tokens
-    such as language tokens. T5's sentinels are also special tokens, but may occur within a text. Therefore the
-    indices need not be consecutive.
+    Leaves out the tokens that an imported tokenizer adds to a line, which are the tokens of `source_prefix` and special
+    tokens such as language tokens. T5's sentinels are left out, too, because they are special tokens. Since they may
+    occur within a text, the indices need not be consecutive.
 
     Args:
         tokenizer: the source tokenizer.

@@ -144,6 +144,23 @@ def test_a_piece_that_spells_a_special_one_is_unknown() -> None:
     assert tokenizer.encode("a </s> <pad>") == [4, UNK, UNK]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "ids"),
+    [
+        ("word", ["▁(", "▁MASK"], [6, 5, UNK]),
+        ("whitespace", ["▁(MASK", "▁MASK"], [6, 5]),
+        ("pieces", ["(MASK"], [UNK, 5]),
+    ],
+)
+def test_a_text_never_has_the_id_of_a_special_token_that_it_names(
+    kind: str, words: list[str], ids: list[int]
+) -> None:
+    line = "MASK (MASK"
+    tokenizer = learn_tokenizers(config(kind, specials=["MASK"]), [Example(line, line, 1)]).src
+    assert tokenizer.vocabulary.tokens == [*SPECIALS, "MASK", *words]
+    assert tokenizer.encode(line) == ids
+
+
 @settings(max_examples=30)
 @given(st.text())
 def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:

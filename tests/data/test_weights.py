@@ -175,6 +175,22 @@ def test_a_sample_that_is_thinned_keeps_the_proportion() -> None:
     assert thinned["c"] == pytest.approx(0.5 * thinned["a"], abs=2)
 
 
+@pytest.mark.parametrize("max_size", [1, 7])
+def test_an_extreme_weight_does_not_fill_the_memory(max_size: int) -> None:
+    sample = TokenizerSample(max_size, [1e-9, 10_000.0])
+    sample.add(Example("light", "x", 1, file=0))
+    sample.add(Example("heavy", "x", 2, file=1))
+    # The first multiple of the stride, 0, is always in the interval of the first pair.
+    heavy = ["heavy"] * (len(sample.examples) - 1)
+    assert [pair.src for pair in sample.examples] == ["light", *heavy]
+    assert max_size / 2 < len(sample.examples) <= max_size
+
+
+def test_a_sample_has_room_for_at_least_one_pair() -> None:
+    with pytest.raises(AssertionError, match="at least one example"):
+        TokenizerSample(0)
+
+
 def test_a_pair_that_is_sampled_several_times_counts_as_used_once() -> None:
     sample = TokenizerSample(10_000, [1.0, 3.0, 2.0])
     for pair in three_files():

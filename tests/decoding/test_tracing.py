@@ -6,11 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nmtkit.data.tokenizers.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.tracing import SearchTrace, trace_search
-from tests.decoding.table_model import TableModel, random_tables, sources, unlimited
+from tests.decoding.table_model import (
+    A,
+    B,
+    C,
+    TableModel,
+    by_hand,
+    random_tables,
+    sources,
+    unlimited,
+)
 
 SIZE = 12
 """Size of the vocabulary."""
@@ -71,6 +80,60 @@ def test_a_search_with_terms_records_each_candidate_once() -> None:
     ended = [candidate for step in trace.steps for candidate in step if candidate.ended]
     assert ended
     assert {candidate.token for candidate in ended} == {EOS}
+
+
+def test_a_continuation_that_the_prefix_forbids_has_its_name() -> None:
+    tables = random_tables(1, 6, SIZE)
+    search = BeamSearch(TableModel(tables), unlimited(beam_size=3, max_length=7))
+    batch = replace(sources(4), prefix=torch.tensor([[6, 9]]))
+    first_step, second_step, *others = trace_search(search, batch).steps
+    # The prefix leaves one candidate, so other places are empty and the three most likely tokens are recorded.
+    log_probs = tables[0, 0, BOS].clone()
+    log_probs[[PAD, BOS, 6]] = -torch.inf
+    expected = [(6, ""), *((token, "prefix") for token in log_probs.topk(3).indices.tolist())]
+    assert [(candidate.token, candidate.rule) for candidate in first_step] == expected
+    assert [candidate.rule for candidate in second_step] == ["", "prefix", "prefix", "prefix"]
+    assert not any(candidate.rule for step in others for candidate in step)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"min_length_ratio": 1.0}, "min_length_ratio"),
+        ({"min_length": 3}, "min_length"),
+        ({"min_length": 1, "min_length_ratio": 1.0}, "min_length"),
+    ],
+)
+def test_an_end_before_the_minimum_length_is_named_after_the_setting(
+    settings: dict[str, object], name: str
+) -> None:
+    tables = random_tables(1, 6, SIZE)
+    tables[..., EOS] += 3
+    search = BeamSearch(TableModel(tables.log_softmax(-1)), unlimited(beam_size=3, **settings))
+    trace = trace_search(search, sources(4))  # three tokens and EOS
+    for number, step in enumerate(trace.steps):
+        forbidden = {(candidate.token, candidate.rule) for candidate in step if candidate.rule}
+        assert forbidden == ({(EOS, name)} if number < 3 else set())
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "is_recorded"),
+    [
+        ({A: 0.4, B: 0.2, C: 0.1, EOS: 0.3}, True),
+        ({A: 0.4, B: 0.3, C: 0.1, EOS: 0.2}, False),  # less likely than both candidates
+        ({A: 0.9, EOS: 0.1}, True),  # the second place is empty
+        ({A: 1.0}, False),
+    ],
+)
+def test_only_likely_forbidden_continuations_are_recorded(
+    probabilities: dict[int, float], is_recorded: bool
+) -> None:
+    search = BeamSearch(
+        by_hand({BOS: probabilities}, end_at=1), unlimited(beam_size=1, max_length=4, min_length=1)
+    )
+    first_step = trace_search(search, sources(3)).steps[0]
+    forbidden = [candidate.token for candidate in first_step if candidate.rule]
+    assert forbidden == ([EOS] if is_recorded else [])
 
 
 def test_a_model_in_training_mode_is_rejected() -> None:

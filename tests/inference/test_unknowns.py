@@ -55,6 +55,13 @@ def test_the_most_attended_word_is_copied(line: str, weights: list[float], text:
     assert replacement.written == replacement.source_word == line.split()[replacement.source_token]
 
 
+def test_tokens_that_the_model_has_not_read_are_never_copied() -> None:
+    attention = np.array([[0.1, 0.2]])  # the model truncated the source to two tokens
+    text, (replacement,) = UnknownReplacer(WORDS).replace("the dog Zyx", [UNKNOWN], attention)
+    assert text == "dog"
+    assert replacement == Replacement(0, 1, "dog", "dog")
+
+
 def test_the_dictionary_is_asked_first() -> None:
     text, found = replaced("the dog sees", [0.1, 0.6, 0.2], {"dog": "perro", "Dog": "Perro"})
     assert text == "the perro sees"
@@ -211,6 +218,20 @@ def test_unknown_pieces_of_words(kind: str) -> None:
     text, found = replacer.replace(line, ["▁", "<unk>", "s"], attention)
     assert text == "漢字s"
     assert found == [Replacement(1, pieces.index("漢字"), "漢字", "漢字")]
+
+
+def test_an_unknown_piece_with_little_weight_makes_its_word_preferred() -> None:
+    """The whole word's weight counts, and the word is copied as a whole."""
+    replacer = UnknownReplacer(learned(TEXT, "char", vocab_size=40))
+    line = "man oldß dog"
+    pieces = replacer._tokenizers.src.tokens(line)
+    attention = np.zeros((1, len(pieces) + 1))
+    attention[0, pieces.index("m")] = 0.6
+    attention[0, pieces.index("l")] = 0.3
+    attention[0, pieces.index("ß")] = 0.01
+    text, (replacement,) = replacer.replace(line, ["<unk>"], attention)
+    assert text == "oldß"
+    assert replacement == Replacement(0, pieces.index("l"), "oldß", "oldß")
 
 
 def test_a_known_subword_stands_for_its_word() -> None:

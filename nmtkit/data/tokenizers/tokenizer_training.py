@@ -1,4 +1,4 @@
-"""Trains tokenizers on evenly spread samples of the training pairs, and collects the labels of all pairs."""
+"""Trains tokenizers on evenly spread samples of the training examples, and collects the labels of all examples."""
 
 import math
 from collections import Counter
@@ -23,81 +23,86 @@ from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
-"""Maximum number of characters in a sample, unless it consists of a single pair.
+"""Maximum number of characters in a sample, unless it consists of a single example.
 
-A sample of 200,000 pairs, as in preprocessing, reaches this limit if source and target together have 671 characters on
-average.
+A sample of 200,000 examples (`TRAIN_LINES`), as in preprocessing, reaches this limit if source and target together have
+671 characters on average.
 """
 PAIR = (Column("src"), Column("tgt"))
 """The columns of a corpus of text pairs."""
 
 
 class TokenizerSample:
-    """At most `max_size` pairs, spread evenly over a corpus that is read once. Any example counts as a pair.
+    """At most `max_size` examples, spread evenly over a corpus that is read once.
 
-    Every `stride`-th pair is sampled. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than `max_size`
-    pairs or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, a pair counts as often as its file's
-    weight relative to the smallest weight, and may be sampled several times. The labels of all pairs are counted,
-    including pairs that are not sampled. In these counts, each pair counts once, whatever its weight.
+    Every `stride`-th example is sampled. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than
+    `max_size` examples or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, an example counts as
+    often as its file's weight relative to the smallest weight, and may be sampled several times. The labels of all
+    examples are counted, including examples that are not sampled. In these counts, each example counts once, whatever
+    its weight.
     """
 
     def __init__(
         self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR
     ) -> None:
+        assert max_size >= 1, f"a sample must have room for at least one example, not {max_size}"
         self._max_size = max_size
         self.text_columns = [column.name for column in columns if column.type == "text"]
         self.label_type = label_type(columns)
         self.labels: Counter[str] = Counter()
+        # Without weights, `min` is never called: the loop calls it once per weight.
         self._relative_weights = [weight / min(weights) for weight in weights]
         self._end = 0.0
-        """Sum of the relative weights of all pairs seen so far."""
+        """Sum of the relative weights of all examples seen so far."""
         self._stride = 1
         self.examples: list[Example] = []
-        """The sampled pairs, with repetitions if files have weights.
+        """The sampled examples, with repetitions if files have weights.
 
-        Item k is the pair whose interval contains k times the stride (see `add`). The items with even k therefore form
-        the sample for twice the stride.
+        Item k is the example whose interval contains k times the stride (see `add`). The items with even k therefore
+        form the sample for twice the stride.
         """
         self._n_characters = 0
         """Number of characters in the sample."""
         self.total = 0
-        """Number of pairs seen so far."""
+        """Number of examples seen so far."""
 
     def add_block(self, block: Block) -> None:
-        """Adds each pair of the next block to the sample, or skips it.
+        """Adds each example of the next block to the sample, or skips it.
 
-        Pairs with unreadable text are treated like all others; callers must reject a corpus that has any.
+        Examples with unreadable text are treated like all others; callers must reject a corpus that has any.
         """
-        for pair in block.examples():
-            self.add(pair)
+        for example in block.examples():
+            self.add(example)
 
-    def add(self, pair: Example) -> None:
-        """Adds the next pair to the sample, or skips it."""
+    def add(self, example: Example) -> None:
+        """Adds the next example to the sample, or skips it."""
         self.total += 1
-        if pair.labels is not None:
-            self.labels.update(split_labels(pair.labels, self.label_type))
-        # A pair occupies an interval [begin, end) whose length is its weight, and is sampled once for each multiple of
-        # the stride in the interval.
-        begin = self._end
+        if example.labels is not None:
+            self.labels.update(split_labels(example.labels, self.label_type))
+        # An example occupies an interval [begin, end) whose length is its weight, and is sampled once for each multiple
+        # of the stride in the interval. Intervals follow each other without gaps, so the sample has one item for each
+        # multiple of the stride below `begin`.
         weight = 1.0
         if self._relative_weights:
-            weight = self._relative_weights[pair.file]
+            weight = self._relative_weights[example.file]
         self._end += weight
-        first_multiple = math.ceil(begin / self._stride)
-        end_multiple = math.ceil(self._end / self._stride)
-        for _ in range(first_multiple, end_multiple):
-            self.examples.append(pair)
-            self._n_characters += _count_characters(pair)
-        while len(self.examples) > self._max_size or (
-            self._n_characters > MAX_SAMPLE_CHARACTERS and len(self.examples) > 1
-        ):
-            self.examples = self.examples[::2]
-            self._n_characters = sum(map(_count_characters, self.examples))
-            self._stride *= 2
+        while len(self.examples) < math.ceil(self._end / self._stride):
+            self.examples.append(example)
+            self._n_characters += _count_characters(example)
+            # The sample is thinned after each copy, because an example with a very large relative weight would
+            # otherwise be copied billions of times first.
+            while self._is_too_large():
+                self.examples = self.examples[::2]
+                self._n_characters = sum(map(_count_characters, self.examples))
+                self._stride *= 2
+
+    def _is_too_large(self) -> bool:
+        size = len(self.examples)
+        return size > self._max_size or (self._n_characters > MAX_SAMPLE_CHARACTERS and size > 1)
 
 
-def _count_characters(pair: Example) -> int:
-    return len(pair.src) + len(pair.tgt or "")
+def _count_characters(example: Example) -> int:
+    return len(example.src) + len(example.tgt or "")
 
 
 def learn_from_samples(
@@ -107,8 +112,8 @@ def learn_from_samples(
 
     Also builds the vocabulary of labels and determines the number of features. The text columns and the type of the
     labels are those of the first sample. Labels of another type are left out, because they do not belong in the same
-    vocabulary. If there is text, the report receives the kind of tokenizer, the vocabulary sizes, the number of pairs,
-    and how many of them were used.
+    vocabulary. If there is text, the report receives the kind of tokenizer, the vocabulary sizes, the number of
+    examples, and how many of them were used.
 
     Raises:
         RecipeError: the tokenizers cannot be trained with these settings, for example because `vocab_size` does not fit
@@ -151,7 +156,7 @@ def learn_from_samples(
         facts: dict[str, Any] = {"kind": config.kind}
         for column, tokenizer in tokenizers.items():
             facts[f"{column}_size"] = len(tokenizer.vocabulary)
-        # A pair that was sampled several times counts once; its repetitions are adjacent.
+        # An example that was sampled several times counts once; its repetitions are adjacent.
         facts["pairs_used"] = sum(1 for _ in groupby(examples, key=id))
         facts["pairs"] = sum(sample.total for sample in samples)
         report.tokenizer = facts
@@ -198,7 +203,9 @@ def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenize
     assert kind != "huggingface"
     match kind:
         case "word" | "whitespace" | "pieces":
-            # The lines may contain names of special tokens: `Vocabulary.build` leaves such words out.
+            # The lines may contain the name of a special token, such as MASK. Kinds `word` and `whitespace` read it as
+            # the ordinary word `▁MASK`. A token without the marker that equals the name, as with kind `pieces` or in
+            # "(MASK" with kind `word`, becomes unknown, because `Vocabulary.build` leaves it out.
             return WordTokenizer.learn(config, lines, what)
         case "wordpiece":
             _require_no_special_tokens(config, lines, what)
@@ -221,7 +228,8 @@ def _require_no_special_tokens(config: TokenizerConfig, lines: Sequence[str], wh
     if not names:
         return
     for line in lines:
-        # The tokenizer reads the text in this form, so the name matters only if it occurs in this form.
+        # The tokenizer reads the text in this form, so the name matters only if it occurs in this form. With the rules
+        # nfkc, the form is only approximate, because sentencepiece's own rules differ from Unicode's NFKC.
         text = line.lower() if config.lowercase else line
         text = normalize(text.replace(WORD_START, " "), config.normalization)
         for name in names:
