@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -123,6 +123,26 @@ def _show_end(run: Run, stopped: Stopped) -> None:
         tell(advice)
 
 
+_KEYS = {
+    "--source": "'data.train={src: FILE, tgt: FILE}'",
+    "--target": "'data.train={src: FILE, tgt: FILE}'",
+    "--valid": "'data.valid={src: FILE, tgt: FILE}'",
+    "--test": "'data.test={src: FILE, tgt: FILE}'",
+    "--minutes": "training.max_minutes=N",
+    "--encoding": "data.train.encoding=NAME",
+    "--init-from": "init_from=RUN",
+}
+"""Keys of recipes that have the same effect as options for training without a recipe."""
+
+
+def _keys_instead(given: Iterable[str]) -> str:
+    """Returns the keys that replace some options, as the end of a message."""
+    keys = {_KEYS[option] for option in given if option in _KEYS}
+    if not keys:
+        return " (`nmtkit recipe explain` lists them)"
+    return f": {', '.join(f'--set {key}' for key in sorted(keys))}"
+
+
 def _require_fitting_options(
     name: str | None,
     request: RecipeRequest,
@@ -142,9 +162,8 @@ def _require_fitting_options(
         raise click.UsageError("--dry-run saves nothing; remove --resume and --overwrite")
     if name is not None and given:
         raise click.UsageError(
-            f"{name} is a recipe, but {', '.join(given)} can be used only without one; set the keys of the recipe "
-            "instead, such as --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: "
-            "FILE}' or --set data.train.encoding=NAME"
+            f"{name} is a recipe, but {', '.join(given)} can be used only without one; set keys of the recipe instead"
+            + _keys_instead(given)
         )
     if name is None and not given:
         raise click.UsageError(
