@@ -20,14 +20,14 @@ from tests.tools.guide_pages import ROOT
 
 LIMITS = (
     "training.max_minutes=1",
-    "training.max_updates=2",
+    "training.max_updates=3",
     "batch.batch_tokens=400",
-    "training.validate_every=2",
+    "training.validate_every=1",
     "evaluation.max_sentences=2",
     "search.max_length=5",
 )
 """What every training is given: a model that has learned nothing writes as much as it may."""
-MINUTES = "0.03"
+MINUTES = "0.3"
 """What stands for the minutes of `--minutes` and `max_minutes`."""
 
 

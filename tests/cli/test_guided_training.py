@@ -84,7 +84,7 @@ def test_a_gold_alignment_counted_from_1_is_noted(
         nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "noted", *options)
     )
     assert (
-        f"{gold} was read as counting words from 0, but no link refers to the first word of a sentence"
+        f"{gold} was read as if words were counted from 0, but no link refers to the first word of a sentence"
         in noted.err
     )
     options += ["--set", "data.test.alignment_base=1"]

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nmtkit import config, metrics
+from nmtkit.data.text.files import text_file
 from nmtkit.experiment.checks import with_values_of
 from nmtkit.runs.run import Run
 from tests.support.commands import (
@@ -163,7 +165,7 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
     assert "finished after update 5" in done.err
 
     changed = console(*train, "--preset", "small", "--resume")
-    refused(changed, "started with different options", "--preset was not given and is small")
+    refused(changed, "started with different options", "--preset was not given and is now small")
     done = console("train", *pair(texts, "few"), *options, "--resume")
     refused(done, f"--source was {texts}/train.en and is now {texts}/few.en")
     refused(
@@ -237,9 +239,15 @@ def test_several_corpora_are_read_as_often_as_needed(
         opened[str(path)] += mode.startswith("r")
         return unwatched(path, mode, *given, **more)
 
+    class CountedFile(FileIO):
+        def __init__(self, path: str) -> None:
+            opened[path] += 1
+            super().__init__(path)
+
     weights = ["--set", "data.train.weights=[1.0, 2.0]"]
     with monkeypatch.context() as watched:
         watched.setattr(builtins, "open", counting)
+        watched.setattr(text_file, "FileIO", CountedFile)
         done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
     assert "810 pairs" in succeeded(done).err
     run = Path("runs/train-en-fr-and-1-more")
