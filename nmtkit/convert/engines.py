@@ -97,10 +97,7 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
     if kind != "beam":
         return {"kind": f"kind {kind} (use beam)"}
     supported = {
-        "length_penalty": (
-            config.length_penalty in ("average", "none") or not config.alpha,
-            "average or none",
-        ),
+        "length_penalty": (config.length_penalty in ("average", "none"), "average or none"),
         "coverage_penalty": (not config.coverage_penalty, "0"),
         "stop": (config.effective_stop in _STOPS[engine], "first_k"),
         "min_length_ratio": (not config.min_length_ratio, "0"),

@@ -142,6 +142,7 @@ def test_a_stream_has_no_log_probabilities_of_tokens_that_nobody_asks_for(run: P
 
 REFUSED = {
     "--length-penalty gnmt:0.6": "length_penalty gnmt (use average or none)",
+    "--length-penalty gnmt:0": "length_penalty gnmt (use average or none)",
     "--search coverage_penalty=0.2": "coverage_penalty 0.2",
     "--search stop=exact": "stop exact (use first_k)",
     "--search min_length_ratio=0.5": "min_length_ratio 0.5",
