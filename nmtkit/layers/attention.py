@@ -44,6 +44,9 @@ class AttentionScore(nn.Module, ABC):
 
     costly: ClassVar[bool] = False
     """Whether each energy is computed separately, rather than by one matrix product for all query-key pairs."""
+    reads_positions: ClassVar[bool] = False
+    """Whether an energy depends on the position of its key. If so, the score cannot be combined with a local window,
+    for which `forward` may receive only the keys inside the window."""
 
     @abstractmethod
     def __init__(
@@ -178,6 +181,8 @@ class Location(AttentionScore):
     The energy depends on the query and on the position, but not on the word at that position. There are
     `max_positions` vectors.
     """
+
+    reads_positions = True
 
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int

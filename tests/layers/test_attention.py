@@ -123,7 +123,7 @@ SCORE_BY_WINDOW = [
     for score in SCORES.names()
     for window in get_args(WindowKind)
     for half_width in ((SOURCE,) if window == "global" else (1, 2, 4))
-    if score != "location" or window == "global"  # models refuse the others
+    if window == "global" or not SCORES.get(score).reads_positions  # models refuse the others
 ]
 
 
@@ -237,7 +237,7 @@ def test_the_centre_learns_by_the_gaussian_alone() -> None:
     ("score", "window"),
     [
         *((score, "global") for score in SCORES.names()),
-        *((s, "local_p") for s in SCORES.names() if s != "location"),
+        *((s, "local_p") for s in SCORES.names() if not SCORES.get(s).reads_positions),
     ],
 )
 def test_gradients_are_those_of_the_formula(score: ScoreKind, window: WindowKind) -> None:

@@ -11,7 +11,7 @@ from tests.support.small_models import SMALL, V, batch_of, build
 from tests.support.step_by_step import Walk, told
 
 BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source in both directions"
-NOT_READ = "without reading the words at these positions; set window to global"
+NEEDS_POSITIONS = "depends on the source position.*set window to global"
 NO_HEAD = "`alignment_heads`: must be mean or the number of a head, counted from 1 "
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [
@@ -52,8 +52,8 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
         {"score": "scaled_dot", "encoder_hidden_size": 3, "bridge": "tanh"},
         "size 4 by encoder states of size 3",
     ),
-    ("luong", {"score": "location", "window": "local_m"}, NOT_READ),
-    ("luong", {"score": "location", "window": "local_p"}, NOT_READ),
+    ("luong", {"score": "location", "window": "local_m"}, NEEDS_POSITIONS),
+    ("luong", {"score": "location", "window": "local_p"}, NEEDS_POSITIONS),
     ("luong", {"window_size": 0}, "greater than or equal to 1"),
     ("luong", {"bidirectional": True}, "bridge: copy"),
     ("rnnsearch", {"bridge": "copy"}, "1 x 8 units.*but the decoder has 1 x 4"),

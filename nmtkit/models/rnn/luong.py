@@ -100,10 +100,10 @@ class LuongConfig(StackedConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
         self.require_score_fits(self.score)
-        if self.score == "location" and self.window != "global":
+        if self.window != "global" and SCORES.get(self.score).reads_positions:
             raise ValueError(
-                f"`score: location` and `window: {self.window}` both select source positions without reading the "
-                "words at these positions; set window to global, or choose another score"
+                f"`score: {self.score}` depends on the source position, but with `window: {self.window}` it would "
+                "not know which positions are in the window; set window to global, or choose another score"
             )
         if self.copying == "shared" and self.window == "local_p":
             raise ValueError(
