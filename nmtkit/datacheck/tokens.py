@@ -16,7 +16,11 @@ from nmtkit.data.text.hashes import Mask
 from nmtkit.data.text.normalization import normalize
 from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES, TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_samples
+from nmtkit.data.tokenizers.tokenizer_training import (
+    PAIR_COLUMNS,
+    TokenizerSample,
+    learn_from_samples,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
@@ -92,7 +96,9 @@ class TokenReport:
         return ReportTable("Tokens", columns, tuple(rows), note)
 
 
-def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
+def quick_sample(
+    config: TokenizerConfig, columns: Sequence[Column] = PAIR_COLUMNS
+) -> TokenizerSample:
     """Returns an empty sample for `train_on_sample`; it is smaller for tokenizers that take long to train."""
     most = TRAIN_LINES if config.cuts_words else SAMPLE_PAIRS
     return TokenizerSample(most, columns=columns)
@@ -102,13 +108,13 @@ def train_on_sample(
     config: TokenizerConfig,
     sample: TokenizerSample,
     files: SplitFiles,
-    columns: Sequence[Column] = PAIR,
+    columns: Sequence[Column] = PAIR_COLUMNS,
 ) -> Tokenizers:
     """Trains a tokenizer on a sample of the files, or on all text if the sample is too small."""
     try:
         return learn_from_samples(config, [sample])
     except RecipeError:  # the sample may be too small for this many tokens
-        if sample.total == len(sample.examples):
+        if sample.examples_seen == len(sample.examples):
             raise
         whole = TokenizerSample(TRAIN_LINES, columns=columns)
         for block in read_blocks("train", files):

@@ -150,7 +150,7 @@ def sampled(most: int, weights: list[float]) -> Counter[str]:
     for pair in three_files():
         sample.add(pair)
     assert len(sample.examples) <= most
-    assert sample.total == sum(SIZES)
+    assert sample.examples_seen == sum(SIZES)
     return Counter(pair.src[0] for pair in sample.examples)
 
 

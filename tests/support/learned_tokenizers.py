@@ -6,7 +6,11 @@ from nmtkit.core.columns import Column
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES, TokenizerConfig
-from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_samples
+from nmtkit.data.tokenizers.tokenizer_training import (
+    PAIR_COLUMNS,
+    TokenizerSample,
+    learn_from_samples,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 
@@ -15,7 +19,7 @@ def learn_tokenizers(
     pairs: Iterable[Example],
     report: DataReport | None = None,
     weights: Sequence[float] = (),
-    columns: Sequence[Column] = PAIR,
+    columns: Sequence[Column] = PAIR_COLUMNS,
     most: int = TRAIN_LINES,
 ) -> Tokenizers:
     """Learns tokenizers of some columns from a sample of training pairs, which are read once."""

@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any, assert_never
+from typing import assert_never
 
-from nmtkit.core.columns import Column, label_type
+from nmtkit.core import columns as column_types
+from nmtkit.core.columns import Column
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport
@@ -23,35 +24,40 @@ from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
-"""Maximum number of characters in a sample, unless it consists of a single example.
-
-A sample of 200,000 examples (`TRAIN_LINES`), as in preprocessing, reaches this limit if source and target together have
-671 characters on average.
-"""
-PAIR = (Column("src"), Column("tgt"))
+"""Maximum number of characters in a sample, unless it consists of a single example. Only long texts reach it: a sample
+of `TRAIN_LINES` pairs may have about 670 characters per pair."""
+PAIR_COLUMNS = (Column("src"), Column("tgt"))
 """The columns of a corpus of text pairs."""
 
 
 class TokenizerSample:
-    """At most `max_size` examples, spread evenly over a corpus that is read once.
+    """A sample of a corpus, spread evenly over its examples, and the counts of its labels. The corpus is read once.
 
     Every `stride`-th example is sampled. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than
-    `max_size` examples or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, an example counts as
-    often as its file's weight relative to the smallest weight, and may be sampled several times. The labels of all
-    examples are counted, including examples that are not sampled. In these counts, each example counts once, whatever
-    its weight.
+    `max_size` examples or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, an example counts w / m
+    times, where w is the weight of its file and m the smallest weight; it may be sampled several times. Labels are
+    counted once for each example, whether or not it is sampled.
+
+    Args:
+        max_size: maximum number of examples in the sample.
+        weights: a positive weight for each file of the corpus, in the order of `Example.file`; empty if all examples
+            count once.
+        columns: the columns of the corpus.
     """
 
     def __init__(
-        self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR
+        self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR_COLUMNS
     ) -> None:
         assert max_size >= 1, f"a sample must have room for at least one example, not {max_size}"
         self._max_size = max_size
         self.text_columns = [column.name for column in columns if column.type == "text"]
-        self.label_type = label_type(columns)
+        """Names of the columns with text: "src", "tgt" or both."""
+        self.label_type = column_types.label_type(columns)
+        """Type of the labels, "label" or "labels"; None if there are none."""
         self.labels: Counter[str] = Counter()
-        # Without weights, `min` is never called: the loop calls it once per weight.
-        self._relative_weights = [weight / min(weights) for weight in weights]
+        """How often each label occurs."""
+        smallest = min(weights, default=1.0)
+        self._relative_weights = [weight / smallest for weight in weights]
         self._end = 0.0
         """Sum of the relative weights of all examples seen so far."""
         self._stride = 1
@@ -63,7 +69,7 @@ class TokenizerSample:
         """
         self._n_characters = 0
         """Number of characters in the sample."""
-        self.total = 0
+        self.examples_seen = 0
         """Number of examples seen so far."""
 
     def add_block(self, block: Block) -> None:
@@ -76,12 +82,12 @@ class TokenizerSample:
 
     def add(self, example: Example) -> None:
         """Adds the next example to the sample, or skips it."""
-        self.total += 1
+        self.examples_seen += 1
         if example.labels is not None:
             self.labels.update(split_labels(example.labels, self.label_type))
-        # An example occupies an interval [begin, end) whose length is its weight, and is sampled once for each multiple
-        # of the stride in the interval. Intervals follow each other without gaps, so the sample has one item for each
-        # multiple of the stride below `begin`.
+        # An example occupies an interval whose length is its weight, and is sampled once for each multiple of the
+        # stride in the interval. Intervals follow each other without gaps and include their beginning, but not their
+        # end. So after each example, the sample has one item for each multiple of the stride below `_end`.
         weight = 1.0
         if self._relative_weights:
             weight = self._relative_weights[example.file]
@@ -110,10 +116,14 @@ def learn_from_samples(
 ) -> Tokenizers:
     """Trains tokenizers on the samples of one or more corpora.
 
-    Also builds the vocabulary of labels and determines the number of features. The text columns and the type of the
-    labels are those of the first sample. Labels of another type are left out, because they do not belong in the same
-    vocabulary. If there is text, the report receives the kind of tokenizer, the vocabulary sizes, the number of
-    examples, and how many of them were used.
+    Also builds the vocabulary of labels and determines the number of features. Labels of another type than those of the
+    first sample are left out, because they do not belong in the same vocabulary.
+
+    Args:
+        config: the settings of the tokenizers.
+        samples: at least one sample. The first one determines the text columns and the type of the labels; in training,
+            it is that of the recipe, and the others are those of its stages.
+        report: if there is text, receives the facts that `_describe_training` returns.
 
     Raises:
         RecipeError: the tokenizers cannot be trained with these settings, for example because `vocab_size` does not fit
@@ -135,7 +145,8 @@ def learn_from_samples(
         texts = [getattr(example, column) for example in examples]
         lines_by_column[column] = [text for text in texts if text is not None]
     tokenizers: dict[str, Tokenizer] = {}
-    if config.joint and len(text_columns) == 2:  # as in `Tokenizers.load`
+    # The condition is that of `Tokenizers.load`. Recipes reject settings for single columns if `joint` is true.
+    if config.joint and len(text_columns) == 2:
         all_lines = list(chain.from_iterable(lines_by_column.values()))
         joint_tokenizer = _learn(config, all_lines, "text")
         # Both columns must have the same object, because `Tokenizers.shared` compares vocabularies by identity.
@@ -144,25 +155,41 @@ def learn_from_samples(
         descriptions = {"src": "source text", "tgt": "target text"}
         for column, lines in lines_by_column.items():
             tokenizers[column] = _learn(column_configs[column], lines, descriptions[column])
-    n_features = 0
-    if examples:
-        # All examples have the same number of features: callers call `require_one_layout`, which compares the first
-        # examples of all files, and `FeaturesFile.read` compares the other examples of a file with its first one.
-        features = examples[0].features  # read from the file
-        if features is not None:
-            n_features = features.shape[1]
     if report is not None and tokenizers:
-        # Reports are stored with these keys. "kind" is the shared setting, even if a column overrides it.
-        facts: dict[str, Any] = {"kind": config.kind}
-        for column, tokenizer in tokenizers.items():
-            facts[f"{column}_size"] = len(tokenizer.vocabulary)
-        # An example that was sampled several times counts once; its repetitions are adjacent.
-        facts["pairs_used"] = sum(1 for _ in groupby(examples, key=id))
-        facts["pairs"] = sum(sample.total for sample in samples)
-        report.tokenizer = facts
+        report.tokenizer = _describe_training(config, tokenizers, samples)
     return Tokenizers(
-        config=config, columns=tokenizers, labels=_label_vocabulary(samples), features=n_features
+        config=config,
+        columns=tokenizers,
+        labels=_label_vocabulary(samples),
+        features=_number_of_features(examples),
     )
+
+
+def _describe_training(
+    config: TokenizerConfig, tokenizers: Mapping[str, Tokenizer], samples: Sequence[TokenizerSample]
+) -> dict[str, str | int]:
+    """Returns the kind and size of the tokenizers and the number of examples, with the keys of stored reports."""
+    # "kind" is the shared setting, even if a column overrides it.
+    facts: dict[str, str | int] = {"kind": config.kind}
+    for column, tokenizer in tokenizers.items():
+        facts[f"{column}_size"] = len(tokenizer.vocabulary)
+    # An example that was sampled several times counts once; its repetitions are adjacent.
+    examples = chain.from_iterable(sample.examples for sample in samples)
+    facts["pairs_used"] = sum(1 for _ in groupby(examples, key=id))
+    facts["pairs"] = sum(sample.examples_seen for sample in samples)
+    return facts
+
+
+def _number_of_features(examples: Sequence[Example]) -> int:
+    """Returns the width of the feature rows of the first example, which reads its file; 0 if it has no features.
+
+    The other examples need no check: preprocessing has compared the first examples of all files (`require_one_layout`),
+    and `FeaturesFile.read` compares the examples of a file with its first one.
+    """
+    if not examples:
+        return 0
+    features = examples[0].features
+    return 0 if features is None else features.shape[1]
 
 
 def _label_vocabulary(samples: Sequence[TokenizerSample]) -> LabelVocabulary | None:
@@ -178,7 +205,10 @@ def _label_vocabulary(samples: Sequence[TokenizerSample]) -> LabelVocabulary | N
 
 
 def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
-    """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none."""
+    """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none.
+
+    With other kinds, a small vocabulary is not remarkable: it simply contains all words or characters of the text.
+    """
     facts: list[str] = []
     for column, tokenizer in tokenizers.items():
         settings = config if tokenizers.shared else config.for_column(column)
@@ -188,53 +218,55 @@ def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
         fact = f"{size:,} of {settings.vocab_size:,}"
         if len(tokenizers) > 1 and not tokenizers.shared:
             fact = f"{fact} for {column}"
-        if fact not in facts:  # equal for texts that share a vocabulary
+        if fact not in facts:  # columns that share a vocabulary have the same fact
             facts.append(fact)
     if not facts:
         return ""
     return f"note: the text has too few subwords to fill tokenizer.vocab_size: {', '.join(facts)}"
 
 
-def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
-    """Trains a tokenizer on lines; `what` describes them in messages."""
-    kind = config.kind
-    # `learn_from_samples` rejects the kinds of imported models.
-    assert kind != "marian"
-    assert kind != "huggingface"
-    match kind:
+def _learn(config: TokenizerConfig, lines: Sequence[str], description: str) -> Tokenizer:
+    """Trains a tokenizer on lines; `description` stands for them in messages."""
+    match config.kind:
         case "word" | "whitespace" | "pieces":
             # The lines may contain the name of a special token, such as MASK. Kinds `word` and `whitespace` read it as
             # the ordinary word `▁MASK`. A token without the marker that equals the name, as with kind `pieces` or in
             # "(MASK" with kind `word`, becomes unknown, because `Vocabulary.build` leaves it out.
-            return WordTokenizer.learn(config, lines, what)
+            return WordTokenizer.learn(config, lines, description)
         case "wordpiece":
-            _require_no_special_tokens(config, lines, what)
-            return WordPieceTokenizer.learn(config, lines, what)
+            _require_no_special_tokens(config, lines, description)
+            return WordPieceTokenizer.learn(config, lines, description)
         case "bpe" | "unigram" | "char":
-            _require_no_special_tokens(config, lines, what)
-            return SentencePieceTokenizer.learn(config, lines, what)
+            _require_no_special_tokens(config, lines, description)
+            return SentencePieceTokenizer.learn(config, lines, description)
+        case "marian" | "huggingface":
+            raise AssertionError(f"`learn_from_samples` should have rejected {config.kind}")
         case _:
-            assert_never(kind)
+            assert_never(config.kind)
 
 
-def _require_no_special_tokens(config: TokenizerConfig, lines: Sequence[str], what: str) -> None:
+def _require_no_special_tokens(
+    config: TokenizerConfig, lines: Sequence[str], description: str
+) -> None:
     """Raises a RecipeError if a line contains the name of a special token that does not begin with "<" or "[".
 
-    sentencepiece would remove the name from the text, so that its letters might become unknown; a WordPiece vocabulary
-    might contain the name twice. Names that begin with a bracket are not searched for, because texts rarely contain
-    them. Only the sample is searched, not the whole corpus.
+    sentencepiece would remove the name from the text, also from inside a word, so that its letters might become
+    unknown; a WordPiece vocabulary might contain the name twice. Names that begin with a bracket, such as <mask>, are
+    not searched for: texts with markup may contain them by accident, and lose nothing but this markup. Only the sample
+    is searched, not the whole corpus.
     """
     names = [name for name in config.special_tokens if name[0] not in "<["]
     if not names:
         return
     for line in lines:
-        # The tokenizer reads the text in this form, so the name matters only if it occurs in this form. With the rules
-        # nfkc, the form is only approximate, because sentencepiece's own rules differ from Unicode's NFKC.
+        # The tokenizer will read the text in this form (see `Tokenizer.prepared`), so the name matters only if it
+        # occurs in this form. With the rules nfkc, the form is only approximate, because sentencepiece's own rules
+        # differ from Unicode's NFKC.
         text = line.lower() if config.lowercase else line
         text = normalize(text.replace(WORD_START, " "), config.normalization)
         for name in names:
             if name in text:
                 raise RecipeError(
-                    f"tokenizer.specials: the {what} contains {name!r}, but a special token must not occur in a text; "
-                    f"rename the special token or tag, for example to <{name}>"
+                    f"tokenizer.specials: the {description} contains {name!r}, but a special token must not occur in "
+                    f"a text; rename the special token or tag, for example to <{name}>"
                 )
