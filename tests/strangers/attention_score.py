@@ -8,6 +8,8 @@ from nmtkit.layers.attention import SCORES, AttentionScore
 
 @SCORES.register("euclid")
 class Euclid(AttentionScore):
+    """`e_ij = -|W s_i + b - h_j|`: the negative distance of key j from the projected query i."""
+
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
