@@ -56,6 +56,8 @@ class SourceLine:
     is_prompt: bool = False
     tags: int = 0
     """Number of tags at the beginning of `ids`."""
+    languages: tuple[str, str] = ("", "")
+    """Source and target language, if they were chosen for this line; see `TextModel.in_direction`."""
     features: Rows | None = None
     """Rows of numbers `(R, F)` that the model reads instead of text."""
 
@@ -429,7 +431,8 @@ class TextModel(metaclass=ListsPublicNames):
             tags_of_rows = [tags[row] for row in rows] if tags else []
             model = self.in_direction(*direction)
             encoded = model.encode_sources(lines_of_rows, tags_of_rows)
-            sources.update(zip(rows, encoded, strict=True))
+            for row, source in zip(rows, encoded, strict=True):
+                sources[row] = replace(source, languages=direction)
         return [sources[row] for row in range(len(lines))]
 
     def in_direction(self, source: str, target: str) -> Self:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 import numpy as np
 import torch
@@ -419,7 +419,7 @@ class Translator(TextModel):
         for hypothesis in job.hypotheses:
             translation = self.translation(hypothesis, source)
             if self.replacer is not None:
-                translation = self._with_unknown_replaced(translation, source, self.replacer)
+                translation = self._with_unknown_replaced(translation, source)
             if source.request is not None:
                 unmet = unmet_constraints(source.request, self.tokenizers.tgt, translation.text)
                 translation = replace(translation, unmet_constraints=tuple(unmet))
@@ -430,19 +430,27 @@ class Translator(TextModel):
             translations = [replace(translation, attention=None) for translation in translations]
         return translations
 
-    @staticmethod
-    def _with_unknown_replaced(
-        translation: Translation, source: SourceLine, replacer: UnknownReplacer
-    ) -> Translation:
+    def _with_unknown_replaced(self, translation: Translation, source: SourceLine) -> Translation:
+        # The replacer tokenizes the line again, so it needs the tokenizers for the languages of the line.
+        replacer = self.in_direction(*source.languages).replacer
+        assert replacer is not None
         assert translation.attention is not None
         source_length = len(translation.src_tokens)
-        text, replaced = replacer.replace(
+        text, replaced = replacer.replace_unknowns(
             line=source.text,
             tokens=translation.tokens,
             attention=translation.attention[:, :source_length],  # (T, S), without the column of EOS
             tags=source.tags,
         )
         return replace(translation, text=text, replaced=replaced)
+
+    @override
+    def in_direction(self, source: str, target: str) -> Self:
+        translator = super().in_direction(source, target)
+        if translator is self or self.replacer is None:
+            return translator
+        replacer = self.replacer.with_tokenizers(translator.tokenizers)
+        return replace(translator, replacer=replacer)
 
     @property
     @override

@@ -1,13 +1,14 @@
 """Replaces unknown words in translations with the source words that the attention points to.
 
-Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation": if the model generates the
-unknown word, find the source word with the largest attention weight, and replace the unknown word with the translation
-of the source word from a dictionary, or with the source word itself if the dictionary lacks it. `UnknownReplacer`
-describes how the source word is chosen.
+Based on Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation". In the paper, an
+unknown word that the model generates is replaced with the dictionary's translation of the source word with the largest
+attention weight, or with this source word itself if the dictionary lacks it. Here the source word is chosen by the
+rules of `UnknownReplacer`, so it does not always have the largest weight.
 """
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,9 @@ from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK
 from nmtkit.data.tokenizers.words import display_word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
-"""Share of the largest weight that an unknown word or piece needs in order to be preferred.
+"""Share of the largest weight that an unknown word or piece needs in order to be preferred; chosen by hand.
 
-The share applies twice: among the words of a line (rule 3 of `UnknownReplacer`), and among the pieces of a word.
+The share applies to the words of a line (rule 3 of `UnknownReplacer`) and to the pieces of a word (rule 4).
 """
 
 
@@ -43,42 +44,53 @@ class Replacement:
 class UnknownReplacer:
     """Replaces unknown words with source words or their translations.
 
-    Attention often spreads to the full stop, to EOS and to neighbouring words. The source word is therefore chosen as
-    follows:
+    With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word. With all other kinds, a word begins
+    at a word-start marker; its tokens are called its pieces. They include punctuation that is attached to the word,
+    such as a bracket before it or a comma after it. In scripts without spaces, each token is a word, and punctuation is
+    part of the word before it (see `display_word_spans`). The weight of a word is the sum of the weights of its pieces.
 
-    1. EOS is ignored, and so are the tokens that an imported tokenizer adds to the line, such as language tokens, and
-       sentinels. Known words without letters or digits are ignored unless there is nothing else.
-    2. The most attended of the remaining words is chosen.
-    3. The most attended *unknown* source word is preferred if it has at least `MIN_UNKNOWN_SHARE` of the chosen word's
-       weight, since the model most likely has no translation for a word that is not in its source vocabulary. A single
-       unknown piece makes a word unknown, but the weight of the whole word counts. So a word may be preferred although
-       its unknown piece has little weight; the word is then copied as a whole.
+    Attention often spreads to the full stop, to EOS and to neighbouring words. These rules determine what replaces an
+    unknown word:
 
-    With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word. With all other kinds, a word
-    consists of the tokens from one word-start marker to the next, which are called its pieces. Its weight is the sum of
-    their weights. Punctuation that is attached to a word, such as a bracket before it or a comma after it, is part of
-    the word. So its weight counts for the word, and it may be the token that is reported as the source token. In
-    scripts without spaces, each token is a word, and punctuation is part of the word before it.
+    1. Ignored tokens (`_text_tokens`, `_SourceWords.__init__`). EOS is ignored, and so are sentinels and the tokens
+       that an imported tokenizer adds to the line, such as language tokens. Known words without a letter or digit,
+       which are punctuation and symbols, are ignored unless there is nothing else.
+    2. Most attended word (`_SourceWords.choose`). Of the remaining words, the one with the largest weight is chosen.
+    3. Unknown words (`_SourceWords.choose`). The most attended *unknown* source word is preferred if it has at least
+       `MIN_UNKNOWN_SHARE` of the chosen word's weight, since the model most likely has no translation for a word that
+       is not in its source vocabulary. A single unknown piece makes a word unknown, but the weight of the whole word
+       counts.
+    4. Copying (`_SourceWords._choose_piece`). A word without unknown pieces is copied without the punctuation and
+       symbols around it, so `(dog).` gives `dog`. The signs of a number are copied, so `(-5%).` gives `-5%`. If a word
+       has unknown pieces, only the most attended of these is copied, because the unknown piece, not the known ones, is
+       what the model failed to translate. It is copied with any punctuation in it. But if it has less than
+       `MIN_UNKNOWN_SHARE` of the largest weight in the word, the word is copied as if it had no unknown pieces.
+    5. Dictionary (`_longest_entry`). Before the word or unknown piece of rule 4 is copied, it is looked up. An entry
+       matches if it is contained in the word or piece, and differs from it only in the punctuation and symbols that
+       rule 4 would remove around a word. The longest matching entry is used, or the first of several with the same
+       length, such as `(no` and `no)` for the word `(no)`.
 
-    The text that is copied depends on the chosen word:
+    For example, let `ë` be the only unknown token of this source:
 
-    - A word without unknown pieces is copied without the punctuation and symbols around it, so `$5` gives `5`.
-    - If a word has unknown pieces, only the most attended of these is copied, because the model could not translate the
-      unknown piece rather than the known ones. It is copied with all its characters. If each token is a word, the
-      piece is the whole word, which may include punctuation with kind `whitespace` or `pieces`.
-    - If the unknown piece has less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the word is copied as if
-      it had no unknown pieces.
+        token    ▁Zo   ë     ▁sleep  s     .     EOS
+        weight   0.1   0.1   0.3     0.1   0.2   0.2
 
-    The dictionary is searched first. An entry matches if it is contained in the word, or in the unknown piece that
-    would be copied, and differs from it only in outer punctuation and symbols. The longest matching entry is used.
+    The words are `Zoë` with the weight 0.2 and `sleeps.` with the weight 0.6. Rule 2 chooses `sleeps.`, but rule 3
+    prefers `Zoë`, because 0.2 is at least 0.25 * 0.6. Rule 4 selects the piece `ë`, because 0.1 is at least 0.25 * 0.1,
+    so an entry `ë` matches, and an entry `Zoë` does not. If the weights of `▁Zo` and `ë` were 0.18 and 0.02, the word
+    `Zoë` would be looked up and copied as a whole.
+
+    A copy is spelled as the tokenizer reads the source: it is lowercase if the tokenizer lowercases text, and
+    normalized if the tokenizer normalizes it. Only Hugging Face tokenizers keep the original spelling of unknown
+    pieces. With kind `word`, the sign of a number is a separate word, so it is not copied with the number.
 
     Args:
-        tokenizers: the model's tokenizers.
+        tokenizers: the tokenizers that encode the sources, with the same languages, because each line is tokenized
+            again.
         dictionary: translations of source words, spelled as in the text; with kind `pieces`, the word-start marker may
             be omitted. An entry may include punctuation around the word, as in "U.S.", and then has precedence over an
             entry without it. Only single words and unknown pieces are looked up, so an entry for several words never
-            matches; kind `word` also cuts "U.S." into several words. If an unknown piece is to be copied, an entry
-            for its whole word does not match.
+            matches; kind `word` also cuts "U.S." into several words.
 
     Raises:
         DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
@@ -87,45 +99,55 @@ class UnknownReplacer:
     def __init__(self, tokenizers: Tokenizers, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         self._dictionary: dict[str, str] = {}
-        """Translations, keyed by the spelling that is looked up; see `_spelling`."""
+        """Translations, keyed by the entry without word-start markers; see `_join_pieces`."""
         self._entries_by_bare_word: dict[str, list[str]] = {}
         """Maps a word without the punctuation around it to the entries that differ from it only in outer
         punctuation."""
         src = tokenizers.src
         if src.config.source_prefix:
-            src = tokenizers.with_source_prefix("").src  # the prefix is not part of an entry
+            # After the prefix, an entry might be split into other tokens than the same word in the middle of a line.
+            src = tokenizers.with_source_prefix("").src
+        first_spellings: dict[str, str] = {}
         for word, translation in (dictionary or {}).items():
-            # The spelling is made from tokens, because the tokenizer may change the text, for example lowercase it.
+            # An entry is made from tokens, because the tokenizer may change the text, for example lowercase it.
             text_tokens = _text_tokens(src, word)
-            entry = _spelling(src, text_tokens.values())
-            if self._dictionary.setdefault(entry, translation) != translation:
+            entry = _join_pieces(src, text_tokens.values())
+            first_spelling = first_spellings.setdefault(entry, word)
+            first_translation = self._dictionary.setdefault(entry, translation)
+            if translation != first_translation:
                 raise DataError(
-                    f"dictionary: the model reads {word!r} as {entry!r}, which has two translations; remove one of them"
+                    f"dictionary: {first_spelling!r} and {word!r} are the same word for the model, but have the "
+                    f"translations {first_translation!r} and {translation!r}; remove one of them"
                 )
         for entry in self._dictionary:
             bare_word = _without_punctuation_around(entry)
             self._entries_by_bare_word.setdefault(bare_word, []).append(entry)
 
-    def replace(
+    def with_tokenizers(self, tokenizers: Tokenizers) -> "UnknownReplacer":
+        """Returns a copy for sources in other languages, whose tokenizers differ only in their language tokens."""
+        replacer = copy(self)
+        replacer._tokenizers = tokenizers
+        return replacer
+
+    def replace_unknowns(
         self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0
     ) -> tuple[str, list[Replacement]]:
         """Replaces the unknown words in a translation.
 
         Args:
             line: the source line; the tags that precede it are not part of it.
-            tokens: T target tokens, in which unknown words are `<unk>`.
+            tokens: T target tokens, in which unknown words are `<unk>`, or `▁<unk>` with the kinds `word`, `whitespace`
+                and `wordpiece`.
             attention: weights `(T, tags + L)`. The columns of the tags are followed by the columns of the first L
                 tokens of the line, which are the tokens that the model has read: if it truncated the source, the line
-                has more tokens. Callers leave out the column of the final EOS: if the source was truncated, it would
-                be mistaken for the column of the first token that the model has not read. Rows after the last target
-                token and columns after the last source token are ignored.
+                has more tokens. There is no column for the final EOS. Rows after the last target token are ignored.
             tags: number of tags before the tokens of the line; a language tag within the line is not counted.
 
         Returns:
             The text of the translation, and the replacements in text order.
         """
         tgt = self._tokenizers.tgt
-        # Some tokenizers add the word-start marker to the unknown word.
+        # The kinds `word`, `whitespace` and `wordpiece` add the word-start marker to the unknown word.
         unknown_tokens = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
         positions = [position for position, token in enumerate(tokens) if token in unknown_tokens]
         if not positions:
@@ -139,10 +161,10 @@ class UnknownReplacer:
         for position in positions:
             weights = attention[position, tags:]  # (L,)
             choice = source_words.choose(weights)
-            entry = self._longest_entry(choice.spelling)
+            entry = self._longest_entry(choice.lookup_text)
             if entry is None:
-                source_word = choice.copied
-                written = choice.copied
+                source_word = choice.copied_text
+                written = choice.copied_text
             else:
                 source_word = entry
                 written = self._dictionary[entry]
@@ -156,10 +178,12 @@ class UnknownReplacer:
             replacements.append(replacement)
         return tgt.join(new_tokens), replacements
 
-    def _longest_entry(self, spelling: str) -> str | None:
-        """Returns the longest dictionary entry within `spelling` that differs from it only in outer punctuation."""
-        entries = self._entries_by_bare_word.get(_without_punctuation_around(spelling), [])
-        contained = [entry for entry in entries if entry in spelling]
+    def _longest_entry(self, text: str) -> str | None:
+        """Applies rule 5 of `UnknownReplacer`: returns the longest dictionary entry for a word or unknown piece."""
+        bare_word = _without_punctuation_around(text)
+        entries = self._entries_by_bare_word.get(bare_word, [])
+        contained = [entry for entry in entries if entry in text]
+        # `max` returns the first entry if several have the same length.
         return max(contained, key=len, default=None)
 
 
@@ -169,16 +193,18 @@ class _Choice:
 
     line_token: int
     """Index of the most attended token of the word or piece, among the tokens of the line without tags."""
-    spelling: str
-    """Spelling with punctuation, which is looked up in the dictionary."""
-    copied: str
+    lookup_text: str
+    """The text that is looked up in the dictionary, with punctuation."""
+    copied_text: str
     """The text that is copied if the dictionary has no entry."""
 
 
 class _SourceWords:
     """The words of a source line.
 
-    All indices of tokens refer to the tokens that the source tokenizer returns for the line; tags are not counted.
+    All indices of tokens refer to the tokens that the source tokenizer returns for the line; tags are not counted. The
+    model has read the same tokens. They would differ with `tokenizer.sentences`, which puts EOS between sentences, but
+    the schema of recipes rejects this key for tasks with a target.
 
     Args:
         tokenizer: the source tokenizer.
@@ -188,23 +214,37 @@ class _SourceWords:
 
     def __init__(self, tokenizer: Tokenizer, line: str, n_read: int) -> None:
         self._tokenizer = tokenizer
-        self._text_tokens = _text_tokens(tokenizer, line, n_read)
+        self._tokens = _text_tokens(tokenizer, line, n_read)
         """The tokens of the text by their indices."""
-        line_indices = list(self._text_tokens)
-        tokens = list(self._text_tokens.values())
+        token_indices = list(self._tokens)
+        tokens = list(self._tokens.values())
         ids = tokenizer.vocabulary.text_ids(tokens)
-        self._unknown_tokens: set[int] = set()
+        self._unknown_pieces: set[int] = set()
         """Indices of the tokens that are not in the vocabulary."""
-        for line_index, token_id in zip(line_indices, ids, strict=True):
+        for token_index, token_id in zip(token_indices, ids, strict=True):
             if token_id == UNK:
-                self._unknown_tokens.add(line_index)
+                self._unknown_pieces.add(token_index)
         self._words: list[list[int]] = []
         """For each word, the indices of its pieces."""
         if tokenizer.config.cuts_words:  # each token is a word
-            self._words = [[line_index] for line_index in line_indices]
+            self._words = [[token_index] for token_index in token_indices]
         else:
             for span in display_word_spans(tokens):
-                self._words.append(line_indices[span.start : span.stop])
+                self._words.append(token_indices[span.start : span.stop])
+        self._unknown_words: list[int] = []
+        """Indices in `_words` of the words with unknown pieces."""
+        self._allowed_words: list[int] = []
+        """Indices in `_words` of the words that rule 1 of `UnknownReplacer` does not ignore."""
+        # Rule 1. The caller has left out EOS, and `_text_tokens` the special tokens. Known words without a letter or
+        # digit are also ignored.
+        for word_index, piece_indices in enumerate(self._words):
+            is_unknown = not self._unknown_pieces.isdisjoint(piece_indices)
+            if is_unknown:
+                self._unknown_words.append(word_index)
+            if is_unknown or _has_letter_or_digit(self._text_of(piece_indices)):
+                self._allowed_words.append(word_index)
+        if not self._allowed_words:
+            self._allowed_words = list(range(len(self._words)))
 
     @property
     def is_empty(self) -> bool:
@@ -212,53 +252,43 @@ class _SourceWords:
         return not self._words
 
     def choose(self, weights: NDArray[Any]) -> _Choice:
-        """Chooses the word to which the weights `(L,)` of the line's tokens point; see `UnknownReplacer`."""
-        # Words are identified by their indices in `self._words`, and pieces by their indices in the line.
+        """Applies rules 2 to 4 of `UnknownReplacer`, given the weights `(L,)` of the line's tokens."""
         word_weights = [float(weights[piece_indices].sum()) for piece_indices in self._words]
-        unknown_words = []
-        for number, piece_indices in enumerate(self._words):
-            if not self._unknown_tokens.isdisjoint(piece_indices):
-                unknown_words.append(number)
-        # Rule 1: known punctuation is ignored.
-        allowed_words = []
-        for number, piece_indices in enumerate(self._words):
-            has_letters_or_digits = any(map(str.isalnum, self._spelling_of(piece_indices)))
-            if number in unknown_words or has_letters_or_digits:
-                allowed_words.append(number)
-        if not allowed_words:
-            allowed_words = list(range(len(self._words)))
         # Rule 2. `max` returns the first word if several have the same weight.
-        chosen_word = max(allowed_words, key=word_weights.__getitem__)
+        chosen_word = max(self._allowed_words, key=word_weights.__getitem__)
         # Rule 3.
-        if unknown_words:
-            best_unknown = max(unknown_words, key=word_weights.__getitem__)
+        if self._unknown_words:
+            best_unknown = max(self._unknown_words, key=word_weights.__getitem__)
             if word_weights[best_unknown] >= MIN_UNKNOWN_SHARE * word_weights[chosen_word]:
                 chosen_word = best_unknown
         return self._choose_piece(self._words[chosen_word], weights)
 
     def _choose_piece(self, piece_indices: Sequence[int], weights: NDArray[Any]) -> _Choice:
-        """Chooses between a whole word, given by the indices of its pieces, and its most attended unknown piece.
+        """Applies rule 4 of `UnknownReplacer`: chooses between a word and its most attended unknown piece.
 
-        `weights` `(L,)` are the weights of the line's tokens.
+        The word is given by the indices of its pieces; `weights` `(L,)` are the weights of the line's tokens.
         """
         attended_piece = max(piece_indices, key=weights.__getitem__)
-        unknown_pieces = [index for index in piece_indices if index in self._unknown_tokens]
+        unknown_pieces = [index for index in piece_indices if index in self._unknown_pieces]
         if unknown_pieces:
             unknown_piece = max(unknown_pieces, key=weights.__getitem__)
             if weights[unknown_piece] >= MIN_UNKNOWN_SHARE * weights[attended_piece]:
-                spelling = self._spelling_of([unknown_piece])
-                return _Choice(line_token=unknown_piece, spelling=spelling, copied=spelling)
-        spelling = self._spelling_of(piece_indices)
-        copied = _without_punctuation_around(spelling)
-        return _Choice(line_token=attended_piece, spelling=spelling, copied=copied)
+                piece = self._text_of([unknown_piece])
+                return _Choice(line_token=unknown_piece, lookup_text=piece, copied_text=piece)
+        word = self._text_of(piece_indices)
+        return _Choice(
+            line_token=attended_piece,
+            lookup_text=word,
+            copied_text=_without_punctuation_around(word),
+        )
 
-    def _spelling_of(self, piece_indices: Iterable[int]) -> str:
-        tokens = [self._text_tokens[index] for index in piece_indices]
-        return _spelling(self._tokenizer, tokens)
+    def _text_of(self, piece_indices: Iterable[int]) -> str:
+        pieces = [self._tokens[index] for index in piece_indices]
+        return _join_pieces(self._tokenizer, pieces)
 
 
 def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> dict[int, str]:
-    """Returns the tokens of a line's text, without sentinels, by their indices among all tokens of the line.
+    """Returns the tokens of a line's text, without special tokens, by their indices among all tokens of the line.
 
     Leaves out the tokens that an imported tokenizer adds to a line, which are the tokens of `source_prefix` and special
     tokens such as language tokens. T5's sentinels are left out, too, because they are special tokens. Since they may
@@ -269,14 +299,21 @@ def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> 
         line: a source line, or an entry of the dictionary.
         n_read: number of the line's tokens that the model has read, including tokens that are left out. Default: all.
     """
-    tokens = tokenizer.tokens(line)[:n_read]
+    tokens = tokenizer.tokens(line)
+    if n_read is not None:
+        assert n_read <= len(tokens), (
+            "the attention has more columns than the line has tokens; leave out the column of EOS"
+        )
+        tokens = tokens[:n_read]
     if not tokenizer.config.is_imported:
         return dict(enumerate(tokens))
     # mBART puts EOS before the language token at the end of a line. `specials` does not contain EOS.
     special_tokens = {*tokenizer.vocabulary.specials, SPECIALS[EOS]}
     if tokenizer.config.kind == "marian":
-        # The vocabulary of a Marian model does not record which of its tokens are language tags.
-        special_tokens.add(tokenizer.tag(line))
+        # A Marian model's vocabulary does not record which of its tokens are language tags, so `specials` lacks them.
+        tag = tokenizer.tag(line)
+        if tag:
+            special_tokens.add(tag)
     text_tokens = {
         index: token for index, token in enumerate(tokens) if token not in special_tokens
     }
@@ -292,22 +329,52 @@ def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> 
     return text_tokens
 
 
-def _spelling(tokenizer: Tokenizer, tokens: Iterable[str]) -> str:
-    """Returns the text of the tokens, without word-start markers.
+def _join_pieces(tokenizer: Tokenizer, pieces: Iterable[str]) -> str:
+    """Returns the text of the pieces, without word-start markers.
 
-    Dictionary entries, words and unknown pieces must all be spelled by this function, so that an entry matches a word
-    that has the same tokens. `Tokenizer.join` could spell an entry differently from the same word in the source: an
-    imported tokenizer keeps the markers of unknown tokens, and kind `pieces` keeps all markers.
+    Dictionary entries, words and unknown pieces must all be joined by this function, so that an entry matches a word
+    that has the same tokens. `Tokenizer.join` could give an entry another text than the same word in the source: a
+    Hugging Face tokenizer keeps the markers of unknown tokens, and kind `pieces` keeps all markers.
     """
     separator = " " if tokenizer.config.kind == "pieces" else ""
-    return separator.join(tokens).replace(WORD_START, " ").strip()
+    return separator.join(pieces).replace(WORD_START, " ").strip()
+
+
+_SIGNS_BEFORE_DIGIT = "+-\N{MINUS SIGN}"
+_SIGNS_AFTER_DIGIT = "%‰°"
+
+
+def _has_letter_or_digit(word: str) -> bool:
+    return any(map(str.isalnum, word))
 
 
 def _without_punctuation_around(word: str) -> str:
-    """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else."""
+    """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else.
+
+    Signs that are attached to the first or last digit, such as "-", "%" and currency signs, remain, because the number
+    would have a different meaning without them.
+
+    Differs from `_has_letter_or_digit` in that combining marks are not stripped, because they are part of a word in
+    many scripts, although a word cannot consist of them alone.
+    """
     inner = [
         index
         for index, character in enumerate(word)
         if unicodedata.category(character)[0] not in "PS"
     ]
-    return word[inner[0] : inner[-1] + 1] if inner else word
+    if not inner:
+        return word
+    begin = inner[0]
+    if word[begin].isdigit():
+        while begin > 0 and _is_sign(word[begin - 1], _SIGNS_BEFORE_DIGIT):
+            begin -= 1
+    end = inner[-1] + 1
+    if word[end - 1].isdigit():
+        while end < len(word) and _is_sign(word[end], _SIGNS_AFTER_DIGIT):
+            end += 1
+    return word[begin:end]
+
+
+def _is_sign(character: str, signs: str) -> bool:
+    is_currency_sign = unicodedata.category(character) == "Sc"
+    return is_currency_sign or character in signs

@@ -10,6 +10,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.inference.constraints.glossary import parse_dictionary
+from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 from tests.inference.untrained import imported, learned, marian, untrained
 
@@ -26,10 +27,12 @@ UNKNOWN = "▁<unk>"
 def replaced(
     line: str, weights: list[float], dictionary: dict[str, str] | None = None
 ) -> tuple[str, list[Replacement]]:
-    """Of the translation "the <unk> sees"; EOS has what is left of the weight."""
-    row = [*weights, 1 - sum(weights)]
-    attention = np.array([[1 / len(row)] * len(row), row, [1 / len(row)] * len(row)])
-    return UnknownReplacer(WORDS, dictionary).replace(line, ["▁the", UNKNOWN, "▁sees"], attention)
+    """Replaces the unknown word of "the <unk> sees"; EOS has the rest of the weight."""
+    uniform_weights = [1 / len(weights)] * len(weights)
+    attention = np.array([uniform_weights, weights, uniform_weights])
+    return UnknownReplacer(WORDS, dictionary).replace_unknowns(
+        line, ["▁the", UNKNOWN, "▁sees"], attention
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,9 +60,17 @@ def test_the_most_attended_word_is_copied(line: str, weights: list[float], text:
 
 def test_tokens_that_the_model_has_not_read_are_never_copied() -> None:
     attention = np.array([[0.1, 0.2]])  # the model truncated the source to two tokens
-    text, (replacement,) = UnknownReplacer(WORDS).replace("the dog Zyx", [UNKNOWN], attention)
+    text, (replacement,) = UnknownReplacer(WORDS).replace_unknowns(
+        "the dog Zyx", [UNKNOWN], attention
+    )
     assert text == "dog"
     assert replacement == Replacement(0, 1, "dog", "dog")
+
+
+def test_a_column_for_eos_is_rejected() -> None:
+    attention = np.array([[0.1, 0.2, 0.7]])
+    with pytest.raises(AssertionError, match="leave out the column of EOS"):
+        UnknownReplacer(WORDS).replace_unknowns("the dog", [UNKNOWN], attention)
 
 
 def test_the_dictionary_is_asked_first() -> None:
@@ -67,12 +78,15 @@ def test_the_dictionary_is_asked_first() -> None:
     assert text == "the perro sees"
     assert found == [Replacement(1, 1, "dog", "perro")]
     lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
-    assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
-    with pytest.raises(
-        DataError, match="the model reads 'DOG' as 'dog', which has two translations"
-    ):
+    assert lower.replace_unknowns("the ZYX", [UNKNOWN], np.array([[0.1, 0.8]]))[0] == "Zyxien"
+    message = (
+        "^dictionary: 'Dog' and 'DOG' are the same word for the model, but have the translations "
+        "'perro' and 'Perro'; remove one of them$"
+    )
+    with pytest.raises(DataError, match=message):
         UnknownReplacer(
-            learned(TEXT, vocab_size=40, lowercase=True), {"dog": "perro", "DOG": "Perro"}
+            learned(TEXT, vocab_size=40, lowercase=True),
+            {"Dog": "perro", "dog": "perro", "DOG": "Perro"},
         )
 
 
@@ -87,21 +101,34 @@ def test_tags_before_a_source_are_never_copied() -> None:
     assert found.src_tokens[0] == "▁<2de>"
     for one in found.replaced:
         assert one.source_word == line.split()[one.source_token - 1]
-    attention = np.array([[0.9, 0.02, 0.06, 0.02]])
-    assert UnknownReplacer(WORDS).replace("the dog", [UNKNOWN], attention, tags=1)[1] == [
-        Replacement(0, 2, "dog", "dog")
-    ]
+    attention = np.array([[0.9, 0.02, 0.06]])
+    _, replacements = UnknownReplacer(WORDS).replace_unknowns(
+        "the dog", [UNKNOWN], attention, tags=1
+    )
+    assert replacements == [Replacement(0, 2, "dog", "dog")]
 
 
 def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
     tokenizers = imported({"src": {"before": ["en_XX"], "after": ["</s>", "en_XX"]}})
     attention = np.array([[0.5, 0.02, 0.02, 0.1, 0.3, 0.06]])
-    (one,) = UnknownReplacer(tokenizers).replace("the dog Zyx", ["<unk>"], attention)[1]
+    (one,) = UnknownReplacer(tokenizers).replace_unknowns("the dog Zyx", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("Zyx", 3)
-    (one,) = UnknownReplacer(marian()).replace(
-        ">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03, 0.05]])
+    (one,) = UnknownReplacer(marian()).replace_unknowns(
+        ">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03]])
     )[1]
     assert (one.source_word, one.source_token) == ("I", 2)
+
+
+def test_the_languages_of_a_request_do_not_shift_the_weights() -> None:
+    """By default the sources have no language token, but the source of this request does."""
+    translator = untrained("rnnsearch", imported({}), 4.0, beam_size=1)
+    translator.model.output.bias.data[UNK] = 20.0
+    request = Request("the dog Zyx", languages=("en_XX", ""))
+    ((found,),) = translator.replacing_unknown().search([request])
+    assert found.src_tokens == ["en_XX", "▁the", "▁dog", "<unk>"]
+    assert found.replaced
+    for replacement in found.replaced:
+        assert replacement.source_word == request.text.split()[replacement.source_token - 1]
 
 
 def test_a_prefix_of_the_model_hides_no_word_of_the_source() -> None:
@@ -109,8 +136,8 @@ def test_a_prefix_of_the_model_hides_no_word_of_the_source() -> None:
     tokenizers = imported({"src": {"after": ["en_XX"]}}).with_source_prefix("the ")
     assert len(tokenizers.src.tokens("")) == 3
     assert tokenizers.src.tokens("dog the") == ["▁the", "▁dog", "▁the", "en_XX"]
-    attention = np.array([[0.3, 0.5, 0.1, 0.05, 0.05]])
-    (one,) = UnknownReplacer(tokenizers).replace("dog the", ["<unk>"], attention)[1]
+    attention = np.array([[0.3, 0.5, 0.1, 0.05]])
+    (one,) = UnknownReplacer(tokenizers).replace_unknowns("dog the", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("dog", 1)
 
 
@@ -118,8 +145,8 @@ def test_a_language_tag_in_a_line_hides_no_prefix() -> None:
     tokenizers = imported({}).with_source_prefix("the ")
     line = ">>en_XX<< dog"
     assert tokenizers.src.tokens(line) == ["en_XX", "▁the", "▁dog"]
-    attention = np.array([[0.1, 0.7, 0.1, 0.1]])
-    (one,) = UnknownReplacer(tokenizers).replace(line, ["<unk>"], attention)[1]
+    attention = np.array([[0.1, 0.7, 0.1]])
+    (one,) = UnknownReplacer(tokenizers).replace_unknowns(line, ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("dog", 2)
 
 
@@ -130,9 +157,9 @@ def test_a_sentinel_within_a_text_does_not_shift_the_weights() -> None:
     assert 0 < position < 3
     for word in ("▁dog", "▁Zyx"):
         source_token = tokenizers.src.tokens(line).index(word)
-        weights = np.full((1, len(tokenizers.src.tokens(line)) + 1), 0.01)
+        weights = np.full((1, len(tokenizers.src.tokens(line))), 0.01)
         weights[0, source_token] = 0.9
-        (one,) = UnknownReplacer(tokenizers).replace(line, ["<unk>"], weights)[1]
+        (one,) = UnknownReplacer(tokenizers).replace_unknowns(line, ["<unk>"], weights)[1]
         assert (one.source_word, one.source_token) == (word[1:], source_token)
 
 
@@ -147,8 +174,8 @@ def test_entries_match_words_that_an_imported_tokenizer_does_not_know() -> None:
     assert src.join(src.tokens("Zyx")) == "▁Zyx"
     tokenizers["src"] = src
     replacer = UnknownReplacer(tokenizers, {"Zyx": "Zyxien", "the dog": "le chien"})
-    attention = np.array([[0.1, 0.1, 0.7, 0.1]])
-    text, (one,) = replacer.replace("the dog Zyx", ["<unk>"], attention)
+    attention = np.array([[0.1, 0.1, 0.7]])
+    text, (one,) = replacer.replace_unknowns("the dog Zyx", ["<unk>"], attention)
     assert text == "Zyxien"
     assert one == Replacement(0, 2, "Zyx", "Zyxien")
 
@@ -157,14 +184,14 @@ def test_entries_for_the_kind_pieces() -> None:
     """An entry may have the word-start marker; several pieces never match a single one."""
     line = "▁the ▁dog"
     tokenizers = learned([line], "pieces")
-    attention = np.array([[0.1, 0.8, 0.1]])
+    attention = np.array([[0.1, 0.8]])
     for dictionary, expected in (
         ({"dog": "perro"}, "perro"),
         ({"▁dog": "perro"}, "perro"),
         ({"do g": "perro"}, "dog"),
     ):
         replacer = UnknownReplacer(tokenizers, dictionary)
-        assert replacer.replace(line, [UNKNOWN], attention)[0].strip("▁") == expected
+        assert replacer.replace_unknowns(line, [UNKNOWN], attention)[0].strip("▁") == expected
 
 
 @pytest.mark.parametrize("kind", ["char", "whitespace"])
@@ -181,9 +208,64 @@ def test_dictionary_entries_may_have_punctuation(kind: str) -> None:
         ("no", "nein", "no"),
         ("(no)", "nein", "no"),
     ]:
-        weights = np.full((1, len(tokenizer.tokens(word)) + 1), 0.1)
-        new_text, (one,) = replacer.replace(word, [UNKNOWN], weights)
+        weights = np.full((1, len(tokenizer.tokens(word))), 0.1)
+        new_text, (one,) = replacer.replace_unknowns(word, [UNKNOWN], weights)
         assert (new_text, one.source_word, one.written) == (expected, source_word, expected)
+
+
+def test_of_two_entries_with_the_same_length_the_first_is_used() -> None:
+    tokenizers = learned(["the (no)"], "whitespace", vocab_size=60)
+    replacer = UnknownReplacer(tokenizers, {"no": "a", "no)": "b", "(no": "c"})
+    text, _ = replacer.replace_unknowns("(no)", [UNKNOWN], np.array([[0.5]]))
+    assert text == "b"
+
+
+@pytest.mark.parametrize("kind", ["char", "whitespace"])
+@pytest.mark.parametrize(
+    ("word", "copied"),
+    [
+        ("-5", "-5"),
+        ("(-5),", "-5"),
+        ("\N{MINUS SIGN}5", "\N{MINUS SIGN}5"),
+        ("+5.", "+5"),
+        ("5%", "5%"),
+        ("(5‰).", "5‰"),
+        ("5°,", "5°"),
+        ("$5", "$5"),
+        ("($5)", "$5"),
+        ("-$5", "-$5"),
+        ("5€.", "5€"),
+        ("-5%", "-5%"),
+        # These are not signs of a number.
+        ("5-", "5"),
+        ("%5", "5"),
+        ("-dog-", "dog"),
+        ("$dog%", "dog"),
+    ],
+)
+def test_signs_of_numbers_are_copied(kind: str, word: str, copied: str) -> None:
+    replacer = UnknownReplacer(learned([*TEXT, word], kind, vocab_size=60))
+    weights = np.full((1, len(replacer._tokenizers.src.tokens(word))), 0.1)
+    text, (replacement,) = replacer.replace_unknowns(word, [UNKNOWN], weights)
+    assert text == replacement.source_word == copied
+
+
+@pytest.mark.parametrize("kind", ["char", "whitespace"])
+def test_entries_for_numbers_match_only_with_their_signs(kind: str) -> None:
+    text = ["the 5 -5 (5), (-5), $5 and 7 -7 (-7)."]
+    dictionary = {"5": "five", "-7": "minus seven"}
+    replacer = UnknownReplacer(learned(text, kind, vocab_size=60), dictionary)
+    for word, expected in [
+        ("5", "five"),
+        ("(5),", "five"),
+        ("-5", "-5"),
+        ("$5", "$5"),
+        ("7", "7"),
+        ("-7", "minus seven"),
+        ("(-7).", "minus seven"),
+    ]:
+        weights = np.full((1, len(replacer._tokenizers.src.tokens(word))), 0.1)
+        assert replacer.replace_unknowns(word, [UNKNOWN], weights)[0] == expected
 
 
 def test_a_token_of_a_script_without_spaces_is_a_word() -> None:
@@ -191,20 +273,20 @@ def test_a_token_of_a_script_without_spaces_is_a_word() -> None:
     replacer = UnknownReplacer(learned([line, TEXT[0]], "char", vocab_size=60), {"北": "north"})
     tokens = replacer._tokenizers.src.tokens(line)
     for character, expected in (("京", "京"), ("北", "north")):
-        attention = np.full((1, len(tokens) + 1), 0.01)
+        attention = np.full((1, len(tokens)), 0.01)
         attention[0, tokens.index(character)] = 0.5
-        assert replacer.replace(line, [UNKNOWN], attention)[0] == expected
+        assert replacer.replace_unknowns(line, [UNKNOWN], attention)[0] == expected
 
 
 def test_several_unknown_words_and_none() -> None:
     replacer = UnknownReplacer(WORDS)
-    attention = np.array([[0.1, 0.8, 0.1], [0.8, 0.1, 0.1], [0.3, 0.3, 0.4]])
-    text, found = replacer.replace("Abc Xyz", [UNKNOWN, UNKNOWN, "▁dog"], attention)
+    attention = np.array([[0.1, 0.8], [0.8, 0.1], [0.3, 0.3]])
+    text, found = replacer.replace_unknowns("Abc Xyz", [UNKNOWN, UNKNOWN, "▁dog"], attention)
     assert text == "Xyz Abc dog"
     assert [(one.token, one.source_token) for one in found] == [(0, 1), (1, 0)]
-    assert replacer.replace("Abc Xyz", ["▁the", "▁dog"], attention) == ("the dog", [])
+    assert replacer.replace_unknowns("Abc Xyz", ["▁the", "▁dog"], attention) == ("the dog", [])
     # there is no source word
-    assert replacer.replace("", [UNKNOWN], np.ones((1, 1))) == ("<unk>", [])
+    assert replacer.replace_unknowns("", [UNKNOWN], np.ones((1, 0))) == ("<unk>", [])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
@@ -213,9 +295,9 @@ def test_unknown_pieces_of_words(kind: str) -> None:
     replacer = UnknownReplacer(learned(TEXT, kind, vocab_size=26))
     line = "the 漢字 dog"
     pieces = replacer._tokenizers.src.tokens(line)
-    attention = np.full((3, len(pieces) + 1), 0.01)
+    attention = np.full((3, len(pieces)), 0.01)
     attention[1, pieces.index("漢字")] = 0.5
-    text, found = replacer.replace(line, ["▁", "<unk>", "s"], attention)
+    text, found = replacer.replace_unknowns(line, ["▁", "<unk>", "s"], attention)
     assert text == "漢字s"
     assert found == [Replacement(1, pieces.index("漢字"), "漢字", "漢字")]
 
@@ -225,11 +307,11 @@ def test_an_unknown_piece_with_little_weight_makes_its_word_preferred() -> None:
     replacer = UnknownReplacer(learned(TEXT, "char", vocab_size=40))
     line = "man oldß dog"
     pieces = replacer._tokenizers.src.tokens(line)
-    attention = np.zeros((1, len(pieces) + 1))
+    attention = np.zeros((1, len(pieces)))
     attention[0, pieces.index("m")] = 0.6
     attention[0, pieces.index("l")] = 0.3
     attention[0, pieces.index("ß")] = 0.01
-    text, (replacement,) = replacer.replace(line, ["<unk>"], attention)
+    text, (replacement,) = replacer.replace_unknowns(line, ["<unk>"], attention)
     assert text == "oldß"
     assert replacement == Replacement(0, pieces.index("l"), "oldß", "oldß")
 
@@ -238,9 +320,9 @@ def test_a_known_subword_stands_for_its_word() -> None:
     replacer = UnknownReplacer(learned(TEXT, "char", vocab_size=40))
     line = "the (old dog)."
     pieces = replacer._tokenizers.src.tokens(line)
-    attention = np.full((2, len(pieces) + 1), 0.01)
+    attention = np.full((2, len(pieces)), 0.01)
     attention[1, pieces.index("g")] = 0.5
-    text, found = replacer.replace(line, ["▁", "<unk>"], attention)
+    text, found = replacer.replace_unknowns(line, ["▁", "<unk>"], attention)
     assert text == "dog"
     assert found[0].source_word == "dog"
 
