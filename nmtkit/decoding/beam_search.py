@@ -714,7 +714,8 @@ class BeamSearch:
 
         The minimum length comes before n-gram blocking, because a sentence in which n-gram blocking forbids every token
         may end early. A forced prefix comes after these two rules, because it overrides them. All batches without
-        prefixes or terms have the same rules, so their sentences can take each other's slots.
+        prefixes or terms have the same rules, so their sentences can take each other's slots. `_rule_name` in
+        `nmtkit.decoding.tracing` names the setting that adds each rule.
         """
         config = applicable_limits(self.config, batch)
         special_tokens = [PAD, BOS]

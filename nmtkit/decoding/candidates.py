@@ -35,7 +35,17 @@ class Candidates(Rows):
     parents: Tensor
     """Index of the hypothesis that each candidate continues, below W, `(B,C)`."""
     scores: Tensor
-    """Cumulative log-probability of each candidate `(B,C)`; minus infinity where fewer than C continuations exist."""
+    """Cumulative log-probability of each candidate `(B,C)`; minus infinity in empty places.
+
+    A place is empty if
+
+    - there are fewer continuations than places,
+    - its sample, its group of diverse beam search or its sentence is not continued, or
+    - this is the last step with `at_limit: end`, in which each hypothesis has at most one candidate.
+
+    Constrained search fills the places of missing survivors and finished hypotheses with other continuations, some of
+    which repeat a candidate, so such a place is empty only if its continuation is impossible.
+    """
     ended: Tensor
     """Whether each candidate becomes a finished hypothesis, `(B,C)`, bool."""
     survivors: Tensor

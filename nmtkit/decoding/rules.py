@@ -93,7 +93,8 @@ class Rule(ABC):
         """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not come next.
 
         The first V columns are the target vocabulary, or the words of the shortlist. The remaining columns are source
-        positions whose words may be copied. A rule may overwrite `log_probs`.
+        positions whose words may be copied. A rule may overwrite `log_probs`, but must not change itself:
+        `nmtkit.decoding.tracing` applies each rule several times per step.
         """
 
     @classmethod

@@ -1,12 +1,10 @@
-"""Traces the search on one sentence step by step, including the continuations that rules forbade.
+"""Traces the search on one sentence: the candidates of each step, and likely continuations that rules forbade.
 
-Notation as in `nmtkit.decoding.beam_search`. Since there is only one sentence, B = 1 and N = W.
+The candidates come from the results of the steps. These results do not show what the rules forbade, so before each
+step, the model is run and each rule is applied on its own. If any rule comes from a setting or a prefix, the model
+therefore runs twice per step.
 
-    K  hypotheses in the beam, or samples: `SearchConfig.n_hypotheses`
-    W  hypotheses that a step continues: 1 in the first step, K in all others
-    C  places for candidates in a step: 2K, or K when sampling
-    X  columns of the scores in a step: the target vocabulary or the words of a shortlist, and the words that can be
-       copied
+Notation as in `nmtkit.decoding.beam_search`, with B = 1 and N = W.
 """
 
 from collections.abc import Sequence
@@ -17,8 +15,14 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.beam_search import BeamSearch, StepResult
-from nmtkit.decoding.hypotheses import Hypothesis, StepSpan, begin_records, read_hypotheses
+from nmtkit.decoding.beam_search import BeamSearch, StepResult, applicable_limits
+from nmtkit.decoding.hypotheses import (
+    Hypothesis,
+    SentenceRecord,
+    StepSpan,
+    begin_records,
+    read_hypotheses,
+)
 from nmtkit.decoding.rules import (
     INFINITY,
     ForbiddenTokens,
@@ -41,23 +45,28 @@ class TracedCandidate:
     token: int
     """The id of the token; an extended id if the model copies."""
     parent: int
-    """Beam index of the hypothesis that the candidate continues; 0 in the first step."""
+    """Beam index of the hypothesis that is continued; 0 in the first step."""
+    group: int | None
+    """Group of the continued hypothesis in diverse beam search; 0 if there is only one group.
+
+    In the first step, all groups continue the same hypothesis. There, the group is the one that considered the
+    candidate, and None for a forbidden continuation if there are several groups.
+    """
     token_log_prob: float
     """The log-probability with which the token counts in the search, without penalties.
 
-    It is the model's own log-probability, with four exceptions:
+    It is the model's own log-probability, except that the search counts an EOS forced by `at_limit: end` and, with
+    `certain_prefix`, the tokens of a prefix as 0. Required tokens of probability zero count as in
+    `nmtkit.decoding.rules.allow_if_possible`, and a registered rule may set new values. A forbidden continuation always
+    has the model's own log-probability.
 
-    - An EOS that is forced at the length limit, by `at_limit: end`, counts as 0.
-    - The tokens of a prefix count as 0 with the setting `certain_prefix`.
-    - If the model gives a probability of zero to a token of a prefix, or to EOS when all other tokens are forbidden,
-      the token counts as in `nmtkit.decoding.rules.allow_if_possible`.
-    - A registered rule, which `search.rule` selects, may set the log-probability of any token to a new finite value;
-      see `Rule.needs_log_probs`.
-
-    A forbidden continuation always has the model's own log-probability.
+    For a candidate, it is the difference between two values of `log_prob`, so it has their rounding error.
     """
     log_prob: float
-    """Sum of `token_log_prob` over all tokens of the hypothesis."""
+    """Log-probability of the hypothesis: the sum over its tokens, rounded to float32 unless the model is in float64.
+
+    If a `Hypothesis` ends with this candidate, the value is bit-identical to `Hypothesis.log_prob`.
+    """
     beam_index: int | None = None
     """Index of the candidate in the beam after the step; None if it did not survive.
 
@@ -67,14 +76,20 @@ class TracedCandidate:
     """
     ended: bool = False
     """Whether the candidate became a finished hypothesis."""
-    group: int = 0
-    """Group of the candidate in diverse beam search; 0 if a rule forbade it."""
-    ranking_score: float = -INFINITY
-    """Ranking score of the hypothesis. It is minus infinity if a rule forbade the continuation. With required terms, it
-    is also minus infinity if the hypothesis lacks one of them and another candidate of the step has them all."""
+    ranking_score: float | None = None
+    """Ranking score of the hypothesis; None if a rule forbade the continuation.
+
+    With required terms, it is minus infinity if the hypothesis lacks one of them and another candidate of the step
+    lacks none. A candidate that ends in EOS counts as lacking none.
+    """
     rule: str = ""
     """Name of the setting whose rule forbade the continuation, "prefix" if the sentence's prefix forbade it, or "" if
     it was a candidate."""
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether a rule forbade the continuation."""
+        return self.rule != ""
 
 
 @dataclass(frozen=True)
@@ -82,25 +97,14 @@ class SearchTrace:
     """The decisions made in the search on one sentence."""
 
     steps: list[list[TracedCandidate]]
-    """The candidates of each step in the order of `Candidates`, followed by forbidden continuations, the most likely
-    ones first.
+    """The candidates of each step in the order of `nmtkit.decoding.candidates.Candidates`, followed by forbidden
+    continuations, the most likely ones first.
 
-    Of the K most likely forbidden continuations, those that are at least as likely as the worst candidate of the step
-    are recorded, because the step would probably have considered them. This does not take into account penalties,
-    groups and the randomness of samples. If one of the C places for candidates is empty, all K of them are recorded. A
-    place is empty if
-
-    - there are fewer than C continuations,
-    - a sample has ended in an earlier step,
-    - a group of diverse beam search has enough finished hypotheses from earlier steps, or
-    - this is the last step with `at_limit: end`, which has one candidate for each hypothesis.
-
-    The following are never recorded, although they are forbidden:
-
-    - PAD and BOS;
-    - tokens to which the model gives a probability of zero;
-    - continuations that only terms forbid;
-    - continuations that a registered rule forbids only because of what earlier rules have changed.
+    A forbidden continuation is recorded if it is among the K most likely forbidden ones and at least as likely as the
+    worst candidate of the step; an empty place (see `Candidates.scores`) counts as minus infinity. The step would
+    probably have considered such a continuation. This does not take into account penalties, groups and the randomness
+    of samples. PAD, BOS, tokens to which the model gives a probability of zero, and continuations that only terms
+    forbid are never recorded.
     """
     hypotheses: list[Hypothesis]
     """The hypotheses that the search found, best first, at most K: finished ones and those cut at the length limit.
@@ -117,22 +121,31 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
 
     The first `search.n_best` hypotheses are the same as those of `Engine.run`, except that sums are rounded differently
     in batches of different sizes. Random samples depend on `sentence_number`, the sentence's number in `Engine.run`.
+
+    Raises:
+        RecipeError: the search does not support the batch; see `BeamSearch.begin`.
+        CheckpointError: the model's log-probabilities are NaN.
     """
     assert batch.size == 1, f"the batch must have exactly one sentence, but has {batch.size}"
     assert not search.model.training, "the model is in training mode: call model.eval() first"
     config = search.config
+    vocabulary_size = search.model.sizes["tgt"]
     state = search.begin(batch)
+    # The number is part of the seed of random samples, and `begin` numbers the sentences of a batch from 0.
     number = torch.full_like(state.sentences.number, sentence_number)  # (B,)
     state.sentences = replace(state.sentences, number=number)
+    named_rules = _named_rules(state.sentences.rules, applicable_limits(config, batch))
 
     # 1. The search.
-    parent_log_probs_by_step: list[Tensor] = []  # (W,) in each step
-    forbidden_by_step: list[list[TracedCandidate]] = []
+    parent_log_probs_per_step: list[Tensor] = []  # (W,) in each step
+    forbidden_per_step: list[list[TracedCandidate]] = []
     results: list[StepResult] = []
     is_done = False
     while not is_done:
-        parent_log_probs_by_step.append(state.sentences.scores[0])
-        forbidden_by_step.append(_forbidden_continuations(search, batch, state))
+        # This view keeps its values, because `BeamSearch.step` replaces the tensors of the state, as its docstring
+        # promises, instead of writing to them.
+        parent_log_probs_per_step.append(state.sentences.scores[0])
+        forbidden_per_step.append(_forbidden_continuations(search, state, named_rules))
         results.append(search.step(state))
         is_done = bool(state.sentences.done[0])
 
@@ -151,36 +164,41 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     )
     record.end = len(span.results)
     (hypotheses,) = read_hypotheses(
-        [record],
-        [span],
-        n_best=config.n_hypotheses,
-        vocabulary_size=search.model.sizes["tgt"],
-        config=config,
+        [record], [span], n_best=config.n_hypotheses, vocabulary_size=vocabulary_size, config=config
     )
 
-    # 3. The candidates of each step.
+    # 3. The candidates of each step, and the forbidden continuations that are at least as likely as the worst of them.
     steps = []
     for result, parent_log_probs, forbidden in zip(
-        results, parent_log_probs_by_step, forbidden_by_step, strict=True
+        results, parent_log_probs_per_step, forbidden_per_step, strict=True
     ):
-        candidates = _traced_candidates(search, batch, result, parent_log_probs)
+        step = _traced_candidates(config, result, parent_log_probs)
         if batch.terms is not None:
-            candidates = _without_repetitions(candidates)
-        # An empty place has a log-probability of minus infinity, so all forbidden continuations are recorded; see
-        # `SearchTrace.steps`.
+            step = _without_repetitions(step)
         worst_log_prob = float(result.candidates.scores[0].min())
-        for candidate in forbidden:
-            if candidate.log_prob >= worst_log_prob:
-                candidates.append(candidate)
-        steps.append(candidates)
+        for continuation in forbidden:
+            if continuation.log_prob >= worst_log_prob:
+                step.append(continuation)
+        step = [_with_extended_id(candidate, record, vocabulary_size) for candidate in step]
+        steps.append(step)
     return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=state.limits[0])
 
 
+def _with_extended_id(
+    candidate: TracedCandidate, record: SentenceRecord, vocabulary_size: int
+) -> TracedCandidate:
+    """Converts the token's id to an extended id; in the search, unknown words are numbered by source position."""
+    (extended_id,) = record.extended_ids([candidate.token], vocabulary_size)
+    return replace(candidate, token=extended_id)
+
+
+# ----------------------------------------------------------------------------------------------------------- candidates
+
+
 def _traced_candidates(
-    search: BeamSearch, batch: Batch, result: StepResult, parent_log_probs: Tensor
+    config: SearchConfig, result: StepResult, parent_log_probs: Tensor
 ) -> list[TracedCandidate]:
     """Returns the candidates of a step, given the log-probabilities `(W,)` of the hypotheses before it."""
-    config = search.config
     candidates = result.candidates
     # If there are fewer than K survivors, other candidates fill their places. The scores of such places are minus
     # infinity.
@@ -191,9 +209,8 @@ def _traced_candidates(
         if log_prob > -INFINITY:
             beam_indices[survivors[beam_index]] = beam_index
 
+    width = len(parent_log_probs)
     candidates_per_group = candidates.columns.shape[1] // config.n_groups
-    hypotheses_per_group = config.n_hypotheses // config.n_groups
-    has_one_parent = len(parent_log_probs) == 1  # in the first step, and with a beam of size 1
     tokens = result.tokens[0].tolist()
     parents = candidates.parents[0].tolist()
     # NaN for the empty places of hypotheses that are not continued; the loop below skips all empty places.
@@ -205,22 +222,32 @@ def _traced_candidates(
     for index, parent in enumerate(parents):
         if total_log_probs[index] == -INFINITY:  # an empty place
             continue
-        # In the first step, all groups continue the same hypothesis, so it does not determine the group. In other steps
-        # the index does not determine it: the last step with `at_limit: end` has one candidate for each hypothesis, in
-        # the order of the hypotheses.
-        group = index // candidates_per_group if has_one_parent else parent // hypotheses_per_group
+        group = _group_of_parent(config, parent, width)
+        if group is None:
+            group = index // candidates_per_group  # the candidates are in the order of their groups
         candidate = TracedCandidate(
-            token=_extended_id(search, batch, tokens[index]),
+            token=tokens[index],
             parent=parent,
+            group=group,
             token_log_prob=token_log_probs[index],
             log_prob=total_log_probs[index],
             beam_index=beam_indices.get(index),
             ended=ended[index],
-            group=group,
             ranking_score=ranking_scores[index],
         )
         traced.append(candidate)
     return traced
+
+
+def _group_of_parent(config: SearchConfig, parent: int, width: int) -> int | None:
+    """Returns the group of a hypothesis, one of W hypotheses that a step continues.
+
+    In the first step of a search with several groups, the result is None: all groups continue the same hypothesis.
+    """
+    if width == 1 and config.n_groups > 1:
+        return None
+    group_size = config.n_hypotheses // config.n_groups
+    return parent // group_size
 
 
 def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCandidate]:
@@ -229,11 +256,10 @@ def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCa
     A search with terms pads the survivors and the finished candidates to K with other candidates, so a candidate can be
     listed twice. The entry in which it survived or ended is kept, if there is one.
     """
-    chosen_first = sorted(
-        candidates, key=lambda candidate: candidate.beam_index is None and not candidate.ended
-    )
+    chosen = [candidate for candidate in candidates if _is_chosen(candidate)]
+    others = [candidate for candidate in candidates if not _is_chosen(candidate)]
     by_continuation: dict[tuple[int, int], TracedCandidate] = {}
-    for candidate in chosen_first:
+    for candidate in chosen + others:
         by_continuation.setdefault((candidate.parent, candidate.token), candidate)
     distinct = []
     for candidate in candidates:
@@ -242,56 +268,56 @@ def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCa
     return distinct
 
 
-def _extended_id(search: BeamSearch, batch: Batch, token: int) -> int:
-    """Converts an id of the search, which numbers unknown words by source position, to an extended id."""
-    source_position = token - search.model.sizes["tgt"]
-    if source_position < 0:
-        return token
-    return int(batch.inputs.copy.extended[0, source_position])
+def _is_chosen(candidate: TracedCandidate) -> bool:
+    return candidate.ended or candidate.beam_index is not None
+
+
+# ---------------------------------------------------------------------------------------------- forbidden continuations
 
 
 def _forbidden_continuations(
-    search: BeamSearch, batch: Batch, state: SearchState
+    search: BeamSearch, state: SearchState, named_rules: Sequence[tuple[str, Rule]]
 ) -> list[TracedCandidate]:
     """Returns the most likely continuations that rules forbid in the next step, at most K, best first.
 
     See `SearchTrace.steps` for those that are left out.
     """
-    sentences = state.sentences
-    memory = sentences.memory
-    named_rules = _named_rules(sentences.rules, search.config)
     if not named_rules:
         return []
-    # This writes the cache entries of the current position; the step computes and writes the same entries again.
+    config = search.config
+    sentences = state.sentences
+    memory = sentences.memory
+    # The step will run the model again at this position and write the same cache entries; see
+    # `BeamSearch.advance_model`.
     output, _ = search.advance_model(state)
     token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
-    forbidden_by = _forbidding_rules(search, state, token_log_probs, rules)  # (W,X)
-    forbidden_by[:, [PAD, BOS]] = NO_RULE
+    rule_indices = _forbidding_rules(search, state, token_log_probs, rules)  # (W,X)
+    rule_indices[:, [PAD, BOS]] = NO_RULE
 
     total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
-    total_log_probs = total_log_probs.masked_fill(forbidden_by == NO_RULE, -INFINITY)
+    total_log_probs = total_log_probs.masked_fill(rule_indices == NO_RULE, -INFINITY)
     best_totals, flat_indices = total_log_probs.flatten().sort(descending=True, stable=True)
-    n_hypotheses = search.config.n_hypotheses
-    n_returned = int((best_totals[:n_hypotheses] > -INFINITY).sum())
-    flat_indices = flat_indices[:n_returned]
+    n_returned = int((best_totals[: config.n_hypotheses] > -INFINITY).sum())
     best_totals = best_totals[:n_returned]
-    n_columns = token_log_probs.shape[1]
+    flat_indices = flat_indices[:n_returned]
+    width, n_columns = token_log_probs.shape
     tokens = memory.ids_of(flat_indices % n_columns).tolist()
     parents = (flat_indices // n_columns).tolist()
     best_token_log_probs = token_log_probs.flatten()[flat_indices].tolist()
-    rule_indices = forbidden_by.flatten()[flat_indices].tolist()
+    chosen_rule_indices = rule_indices.flatten()[flat_indices].tolist()
     traced = []
     for rank, total_log_prob in enumerate(best_totals.tolist()):
-        name, _ = named_rules[rule_indices[rank]]
-        candidate = TracedCandidate(
-            token=_extended_id(search, batch, tokens[rank]),
+        name, _ = named_rules[chosen_rule_indices[rank]]
+        continuation = TracedCandidate(
+            token=tokens[rank],
             parent=parents[rank],
+            group=_group_of_parent(config, parents[rank], width),
             token_log_prob=best_token_log_probs[rank],
             log_prob=total_log_prob,
             rule=name,
         )
-        traced.append(candidate)
+        traced.append(continuation)
     return traced
 
 
@@ -301,50 +327,56 @@ def _forbidding_rules(
     """Returns the index in `rules` of the first rule that forbids each continuation, or `NO_RULE`, `(W,X)`.
 
     Each rule is applied to a copy of the model's log-probabilities `token_log_probs` `(W,X)`, not to the result of the
-    rules that the search applies before it. So if a registered rule forbids a continuation only because of what earlier
-    rules have changed, the result is `NO_RULE`, although the search forbids the continuation. The result is also
-    `NO_RULE` for tokens to which the model gives a probability of zero.
+    rules that the search applies before it. `Rule.apply` does not change the rule, so this does not affect the search.
+    Although a rule forbids the continuation, the result is `NO_RULE` if
+
+    - the search allows it after all, because a later rule overrides the rule or because all other tokens are forbidden,
+    - the model gives the token a probability of zero, or
+    - a registered rule forbids it only because of what earlier rules have changed.
     """
     live = search.live_hypotheses(state, token_log_probs)
     is_possible = token_log_probs > -INFINITY  # (W,X)
-    forbidden_by = torch.full(
+    rule_indices = torch.full(
         token_log_probs.shape, NO_RULE, dtype=torch.long, device=token_log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
-        ruled = rule.apply(token_log_probs.clone(), live)  # (W,X)
+        allowed_log_probs = rule.apply(token_log_probs.clone(), live)  # (W,X)
         if rule.may_forbid_all:
-            allow_end_if_stuck(ruled, token_log_probs[:, EOS])
-        is_forbidden = is_possible & (ruled == -INFINITY)  # (W,X)
-        is_first = is_forbidden & (forbidden_by == NO_RULE)  # (W,X)
-        forbidden_by.masked_fill_(is_first, index)
-    # A later rule may allow a continuation that an earlier one forbids.
-    is_allowed = search.apply_rules(state, token_log_probs.clone()) > -INFINITY  # (W,X)
-    return forbidden_by.masked_fill(is_allowed, NO_RULE)
+            allow_end_if_stuck(allowed_log_probs, token_log_probs[:, EOS])
+        is_forbidden = is_possible & (allowed_log_probs == -INFINITY)  # (W,X)
+        is_first = is_forbidden & (rule_indices == NO_RULE)  # (W,X)
+        rule_indices.masked_fill_(is_first, index)
+    search_log_probs = search.apply_rules(state, token_log_probs.clone())  # (W,X)
+    is_allowed = search_log_probs > -INFINITY  # (W,X)
+    return rule_indices.masked_fill(is_allowed, NO_RULE)
 
 
 def _named_rules(rules: Sequence[Rule], config: SearchConfig) -> list[tuple[str, Rule]]:
     """Returns the rules that come from settings or from the sentence's prefix, each with its name in the trace.
 
-    They are in the order in which the search applies them, except that the forced prefix comes first. So the prefix is
-    named if several rules forbid the same continuation.
+    They are in the order in which the search applies them, except that the forced prefix comes first. The prefix
+    overrides earlier rules, so it is the one to name if several rules forbid the same continuation.
     """
+    prefix_rules = [rule for rule in rules if isinstance(rule, ForcedPrefix)]
+    other_rules = [rule for rule in rules if not isinstance(rule, ForcedPrefix)]
     named_rules = []
-    for rule in sorted(rules, key=lambda rule: not isinstance(rule, ForcedPrefix)):
+    for rule in prefix_rules + other_rules:
         name = _rule_name(rule, config)
-        if name:
+        if name is not None:
             named_rules.append((name, rule))
     return named_rules
 
 
-def _rule_name(rule: Rule, config: SearchConfig) -> str:
-    """Returns the name of the setting that adds a rule, "prefix" for a prefix, or "" if every search has the rule.
+def _rule_name(rule: Rule, config: SearchConfig) -> str | None:
+    """Returns the name of the setting that adds a rule, "prefix" for a prefix, or None if every search has the rule.
 
-    If both `min_length` and `min_length_ratio` are set, the name is `min_length`.
+    `BeamSearch._begin_rules` adds the rules; a change in which setting adds which rule must be made in both places.
     """
     if isinstance(rule, ForbiddenTokens) and not config.forbid_unknown:
-        return ""
-    if isinstance(rule, MinLength) and not config.min_length:
-        return "min_length_ratio"
+        return None
+    if isinstance(rule, MinLength) and config.min_length_ratio:
+        # The larger of the two minimums applies to a sentence.
+        return "min_length or min_length_ratio" if config.min_length else "min_length_ratio"
     if rule.name:
         return rule.name
     assert config.rule is not None, "only a registered rule may have no name"

@@ -118,7 +118,7 @@ def _tree_nodes(
             token_log_prob=candidate.token_log_prob,
             log_prob=candidate.log_prob,
             margin=None if threshold is None else candidate.log_prob - threshold,
-            score=None if candidate.rule else candidate.ranking_score,
+            score=candidate.ranking_score,
             rule=candidate.rule,
         )
         nodes.append(node)
@@ -131,19 +131,26 @@ def _survival_threshold(
     """Returns the log-probability that a candidate needed to survive the step; None if none of its group survived.
 
     EOS had to rank among the top k candidates of its group, where k is the group's number of hypotheses. Any other
-    token had to be at least as probable as the least probable survivor of its group.
+    token, and any token that a rule forbade, had to be at least as probable as the least probable survivor of its
+    group, or of all groups if its group is not known.
     """
-    # The candidates of a group are sorted, best first, except for samples, which are in the order of their numbers.
-    group = [other for other in step if not other.rule and other.group == candidate.group]
-    if candidate.token == EOS and not candidate.rule:
-        successful = group[: config.n_hypotheses // config.n_groups]
+    group = []
+    for other in step:
+        is_same_group = candidate.group is None or other.group == candidate.group
+        if is_same_group and not other.is_forbidden:
+            group.append(other)
+    if candidate.token == EOS and not candidate.is_forbidden:
+        # The best candidates of a group come first or, in a search with terms, the survivors. Samples are not sorted,
+        # but there are at most k of them.
+        group_size = config.n_hypotheses // config.n_groups
+        successful = group[:group_size]
     else:
         successful = [other for other in group if other.beam_index is not None]
-    return successful[-1].log_prob if successful else None
+    return min((other.log_prob for other in successful), default=None)
 
 
 def _fate(candidate: TracedCandidate) -> Fate:
-    if candidate.rule:
+    if candidate.is_forbidden:
         return "blocked"
     if candidate.ended:
         return "ended"
@@ -154,6 +161,7 @@ def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation
     """Returns a translation together with the tree position of its last token."""
     step = len(translation.token_log_probs) - 1
     fate: Fate = "ended" if translation.finished else "kept"
+    # The log-probabilities are bit-identical: see `TracedCandidate.log_prob`.
     nodes = [(node.fate, node.log_prob) for node in steps[step]]
     return RankedResult(
         text=translation.text,

@@ -30,7 +30,8 @@ class TreeNode:
     score: float | None = None
     """Log-probability with penalties if the hypothesis ends here; None if blocked."""
     rule: str = ""
-    """Key of the recipe's `search` group whose rule blocked the token; empty if no rule did."""
+    """Name of what blocked the token: a key of the recipe's `search` group, several keys joined by "or", or "prefix".
+    Empty if nothing did."""
 
     def gap(self, digits: int) -> str:
         """Describes `margin` with the given number of decimals, e.g. "0.24 below"; empty if it is None."""

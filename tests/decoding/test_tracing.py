@@ -46,7 +46,7 @@ def test_only_survivors_have_a_beam_index(seed: int, settings: dict[str, object]
     for step in trace.steps:
         assert {candidate.parent for candidate in step} <= beam
         survivors = [candidate for candidate in step if candidate.beam_index is not None]
-        assert not any(candidate.ended or candidate.rule for candidate in survivors)
+        assert not any(candidate.ended or candidate.is_forbidden for candidate in survivors)
         beam = {candidate.beam_index for candidate in survivors}
         assert len(beam) == len(survivors)
 
@@ -55,7 +55,7 @@ def test_nothing_survives_a_forced_end() -> None:
     trace = traced(beam_size=3, at_limit="end", min_length=6)
     last_step = trace.steps[-1]
     assert len(trace.steps) == trace.length_limit
-    assert [candidate.ended for candidate in last_step if not candidate.rule] == [True] * 3
+    assert [candidate.ended for candidate in last_step if not candidate.is_forbidden] == [True] * 3
     assert [candidate.beam_index for candidate in last_step] == [None] * len(last_step)
 
 
@@ -93,7 +93,7 @@ def test_a_continuation_that_the_prefix_forbids_has_its_name() -> None:
     expected = [(6, ""), *((token, "prefix") for token in log_probs.topk(3).indices.tolist())]
     assert [(candidate.token, candidate.rule) for candidate in first_step] == expected
     assert [candidate.rule for candidate in second_step] == ["", "prefix", "prefix", "prefix"]
-    assert not any(candidate.rule for step in others for candidate in step)
+    assert not any(candidate.is_forbidden for step in others for candidate in step)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_continuation_that_the_prefix_forbids_has_its_name() -> None:
     [
         ({"min_length_ratio": 1.0}, "min_length_ratio"),
         ({"min_length": 3}, "min_length"),
-        ({"min_length": 1, "min_length_ratio": 1.0}, "min_length"),
+        ({"min_length": 1, "min_length_ratio": 1.0}, "min_length or min_length_ratio"),
     ],
 )
 def test_an_end_before_the_minimum_length_is_named_after_the_setting(
@@ -112,7 +112,9 @@ def test_an_end_before_the_minimum_length_is_named_after_the_setting(
     search = BeamSearch(TableModel(tables.log_softmax(-1)), unlimited(beam_size=3, **settings))
     trace = trace_search(search, sources(4))  # three tokens and EOS
     for number, step in enumerate(trace.steps):
-        forbidden = {(candidate.token, candidate.rule) for candidate in step if candidate.rule}
+        forbidden = {
+            (candidate.token, candidate.rule) for candidate in step if candidate.is_forbidden
+        }
         assert forbidden == ({(EOS, name)} if number < 3 else set())
 
 
@@ -132,8 +134,26 @@ def test_only_likely_forbidden_continuations_are_recorded(
         by_hand({BOS: probabilities}, end_at=1), unlimited(beam_size=1, max_length=4, min_length=1)
     )
     first_step = trace_search(search, sources(3)).steps[0]
-    forbidden = [candidate.token for candidate in first_step if candidate.rule]
+    forbidden = [candidate.token for candidate in first_step if candidate.is_forbidden]
     assert forbidden == ([EOS] if is_recorded else [])
+
+
+def test_a_forbidden_continuation_is_in_the_group_of_its_parent() -> None:
+    rows = {
+        BOS: {A: 0.3, B: 0.25, EOS: 0.45},
+        A: {A: 0.6, C: 0.3, EOS: 0.1},
+        B: {B: 0.6, C: 0.3, EOS: 0.1},
+    }
+    settings = {"beam_size": 2, "diversity_groups": 2, "min_length": 1, "no_repeat_ngram": 1}
+    search = BeamSearch(by_hand(rows, end_at=2), unlimited(max_length=4, **settings))
+    first_step, second_step = trace_search(search, sources(3)).steps[:2]
+    # In the first step, both groups continue the same hypothesis. Then the first group has A and the second one B.
+    forbidden = [candidate for candidate in first_step if candidate.is_forbidden]
+    assert [(candidate.token, candidate.group) for candidate in forbidden] == [(EOS, None)]
+    assert {candidate.group for candidate in first_step if not candidate.is_forbidden} == {0, 1}
+    forbidden = [candidate for candidate in second_step if candidate.is_forbidden]
+    assert [(candidate.token, candidate.group) for candidate in forbidden] == [(A, 0), (B, 1)]
+    assert [candidate.ranking_score for candidate in forbidden] == [None, None]
 
 
 def test_a_model_in_training_mode_is_rejected() -> None:

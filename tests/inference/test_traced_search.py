@@ -73,6 +73,16 @@ def test_fates_and_margins() -> None:
             assert bool(node.rule) == (node.fate == "blocked") == (node.score is None)
 
 
+def test_margins_of_samples_are_relative_to_the_least_probable_one() -> None:
+    tree, _ = search_tree(copying("pointer-generator", samples=4), LINES[0])
+    for step in tree.steps:
+        kept = [node for node in step if node.fate == "kept"]
+        lowest = min((node.log_prob for node in kept), default=None)
+        for node in kept:
+            assert node.margin == node.log_prob - lowest
+        assert all(node.margin >= 0 for node in step if node.fate == "ended")
+
+
 def test_why_it_ended() -> None:
     translator = copying("intra-attention")
     for search, reason in (
