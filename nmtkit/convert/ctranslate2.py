@@ -1,11 +1,13 @@
 """Converts Transformers for CTranslate2 (Klein et al. 2020)."""
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nmtkit.convert.engines import (
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _ACTIVATIONS: dict[str, int] = {"relu": 0, "gelu_tanh": 1, "silu": 2, "gelu": 3}
 """CTranslate2's numbers for our activations."""
+COPIES = 16
+"""Number of tokens among which the probability of an unwanted token is split."""
 
 _NAMES = WeightNames(
     {
@@ -69,12 +73,20 @@ def write_ctranslate2(
 
 
 def to_ctranslate2(
-    model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], positions: int
+    model: Seq2Seq,
+    src_tokens: Sequence[str],
+    tgt_tokens: Sequence[str],
+    positions: int,
+    unwanted: Sequence[int] = (),
 ) -> Any:
     """Returns the network as a CTranslate2 specification; its `save(folder)` writes it to disk.
 
-    The model must be as it was trained, not prepared for inference. `positions` is the number of
-    position embeddings; T5 has none.
+    Args:
+        model: the model as it was trained, not prepared for inference.
+        src_tokens: the source vocabulary.
+        tgt_tokens: the target vocabulary.
+        positions: number of position embeddings; T5 has none.
+        unwanted: ids of target tokens that a search should hardly ever generate; see `_split_tokens`.
     """
     config = require_convertible(model.config, "ctranslate2")
     form = layer_form_of(config)
@@ -91,6 +103,8 @@ def to_ctranslate2(
         rms_norm=form.rms_norm,
     )
     weights = plain_weights(model)
+    if unwanted:
+        src_tokens, tgt_tokens = _split_tokens(weights, src_tokens, tgt_tokens, unwanted)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         stack = getattr(specification, side)
         embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
@@ -126,6 +140,49 @@ def to_ctranslate2(
     specification.validate()
     specification.optimize()
     return specification
+
+
+def copies_of(token: str) -> list[str]:
+    """Returns the names of the tokens among which `_split_tokens` splits the probability of a token."""
+    return [token] + [f"{token} {number}" for number in range(2, COPIES + 1)]
+
+
+def _split_tokens(
+    weights: dict[str, Tensor],
+    src_tokens: Sequence[str],
+    tgt_tokens: Sequence[str],
+    unwanted: Sequence[int],
+) -> tuple[list[str], list[str]]:
+    """Splits the probability of each unwanted target token among `COPIES` tokens; returns the new vocabularies.
+
+    A model that was trained with label smoothing gives all tokens of the vocabulary a small probability, so a beam may
+    contain an unwanted token. A copy, with a sixteenth of this probability, ranks behind almost all other tokens. The
+    probabilities of all other tokens stay the same, because the copies of a token have its probability together: they
+    have its weights, and each has the bias b - log(COPIES).
+
+    If both sides share their embeddings, they also share the copies, so that CTranslate2 stores them only once.
+    """
+    shares_embeddings = src_tokens == tgt_tokens and torch.equal(
+        weights["src_embedding.weight"], weights["tgt_embedding.weight"]
+    )
+    copied_ids = []
+    copied_tokens = []
+    for token_id in unwanted:
+        copies = copies_of(tgt_tokens[token_id])[1:]
+        copied_ids += [token_id] * len(copies)
+        copied_tokens += copies
+    size = len(tgt_tokens)
+    bias = weights.get("output.bias", torch.zeros(size))  # (V,)
+    bias = torch.cat([bias, bias[copied_ids]])
+    bias[[*unwanted, *range(size, len(bias))]] -= math.log(COPIES)
+    weights["output.bias"] = bias
+    names = ["output.weight", "tgt_embedding.weight"]
+    if shares_embeddings:
+        names.append("src_embedding.weight")
+    for name in names:
+        weights[name] = torch.cat([weights[name], weights[name][copied_ids]])
+    new_tgt_tokens = [*tgt_tokens, *copied_tokens]
+    return (new_tgt_tokens if shares_embeddings else [*src_tokens]), new_tgt_tokens
 
 
 def _set_relative_positions(stack: Any, table: Tensor, farthest: int) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from nmtkit.convert.ctranslate2 import to_ctranslate2
+from nmtkit.convert.ctranslate2 import copies_of, to_ctranslate2
 from nmtkit.convert.engines import (
     ctranslate2_options,
     library,
@@ -34,7 +34,7 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
 from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.inference.inputs import SourceLine
-from nmtkit.inference.loading.engines import ENGINES, ExternalEngine
+from nmtkit.inference.loading.engines import ENGINES, ExternalEngine, ExternalSearch
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import RunFolder
@@ -51,17 +51,21 @@ COMPUTE_TYPES = {
 """CTranslate2's names for precisions, where they differ from nmtkit's."""
 POSITIONS = 4096
 """Number of position embeddings in a converted model with sinusoidal positions."""
-FORMAT = 2
+FORMAT = 3
 """Version of the output of `to_ctranslate2`; a new version invalidates earlier conversions."""
-MOST_SHIFT = 1e-3
-"""If suppressing tokens changes a score by at least this much, the result is discarded."""
+GREEDY_SENTENCES = 64
+BEAM_SENTENCES = 32
+"""Number of sentences in a batch on a CPU, for greedy search and for beam search.
+
+For Transformers of 2+2 layers of 128 and 3+3 layers of 256, batches of 256 sentences take 6 to 25% more CPU time.
+"""
 CACHE = "ctranslate2"
 """Folder in the user's cache for converted models of runs whose own folders are read-only."""
 
 
 @ENGINES.register("ctranslate2")
 class CTranslate2Search(ExternalEngine):
-    """Finds the best hypotheses for sources; token log-probabilities are NaN unless requested.
+    """Finds the best hypotheses for sources; scores and log-probabilities may be NaN unless requested.
 
     A batch is searched with the largest length limit of its sources. The search of a source ends
     when K of its hypotheses have ended. If all of them end within the source's own limit, the larger
@@ -69,21 +73,31 @@ class CTranslate2Search(ExternalEngine):
     together with other sources that have the same limit. Fewer than K hypotheses end within this
     limit, so the second search may wait for 2K hypotheses, and returns all of them, not only the
     best K.
+
+    Padding and BOS must not be generated, but if CTranslate2 suppresses tokens, it gives their probability to the other
+    tokens, so scores are no longer exact. If they must be, both tokens end a hypothesis instead, and the result for
+    this source cannot be used. The converted model makes this very rare: see `_split_tokens` in
+    `nmtkit.convert.ctranslate2`.
     """
 
     name = "ctranslate2"
 
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
-        workers = threads if device.type == "cpu" else 1
-        # keeps one batch per worker waiting while Python processes the results of others
-        self.searches = 2 * workers
+        self._is_on_cpu = device.type == "cpu"
+        workers = threads if self._is_on_cpu else 1
+        # One batch is always ready for the next free worker while Python processes results.
+        self.searches = workers + 1
         self._positions = _positions(run.inference.model)
         # settings of the last search, and its length limits by source length
         self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}
         tokenizers = run.load_tokenizers()
         self._src = tokenizers.src.vocabulary
         self._tgt = tokenizers.tgt.vocabulary
+        self._eos = self._tgt.tokens[EOS]
+        self._never_generated = [
+            copy for token in (PAD, BOS) for copy in copies_of(self._tgt.tokens[token])
+        ]
         options = {
             "device": device.type,
             "device_index": device.index or 0,
@@ -128,13 +142,14 @@ class CTranslate2Search(ExternalEngine):
         return ""
 
     @override
-    def __call__(
-        self,
-        sources: Sequence[SourceLine],
-        config: SearchConfig,
-        n_best: int,
-        log_probs: bool,
-        exact: bool,
+    def batch_sentences(self, config: SearchConfig) -> int | None:
+        if not self._is_on_cpu:
+            return None
+        return GREEDY_SENTENCES if config.n_hypotheses == 1 else BEAM_SENTENCES
+
+    @override
+    def search(
+        self, sources: Sequence[SourceLine], options: ExternalSearch
     ) -> list[list[Hypothesis] | str]:
         # a forked process lacks the library's threads and would wait forever
         if os.getpid() != self._process_id:
@@ -142,33 +157,30 @@ class CTranslate2Search(ExternalEngine):
                 "engine ctranslate2: this process was forked after the model was opened; open the "
                 'model in each process, or use engine="nmtkit"'
             )
-        if n_best > config.n_hypotheses:
+        config = options.config
+        if options.n_best > config.n_hypotheses:
             raise NmtkitError(
-                f"n_best {n_best} exceeds beam_size {config.n_hypotheses}; raise beam_size or "
-                "lower n_best"
+                f"n_best {options.n_best} exceeds beam_size {config.n_hypotheses}; raise beam_size "
+                "or lower n_best"
             )
-        limits = self._limits(sources, config)
-        found: list[list[Hypothesis] | str] = []
-        for source, limit in zip(sources, limits, strict=True):
-            found.append(self._lacking_for(source, limit, config, exact))
-        fitting = [number for number, reason in enumerate(found) if not reason]
-        if not fitting:
-            return found
-        fitting_sources = [sources[number] for number in fitting]
-        fitting_limits = [limits[number] for number in fitting]
-        searched = self._search_all(fitting_sources, fitting_limits, config, n_best, exact)
-        if log_probs:
-            searched = self._with_log_probs(fitting_sources, searched, config)
-        missing = []
-        for number, hypotheses in zip(fitting, searched, strict=True):
-            found[number] = hypotheses
-            if not hypotheses:
-                missing.append(number)
-        if missing:
-            suppressed = self._suppressed([sources[number] for number in missing], config, n_best)
-            for number, result in zip(missing, suppressed, strict=True):
-                found[number] = result
-        return found
+        results: list[list[Hypothesis] | str] = []
+        supported: list[int] = []
+        for number, (source, limit) in enumerate(
+            zip(sources, self._limits(sources, config), strict=True)
+        ):
+            reason = self._lacking_for(source, limit, config, options.exact)
+            results.append(reason)
+            if not reason:
+                supported.append(number)
+        if not supported:
+            return results
+        supported_sources = [sources[number] for number in supported]
+        found = self._search_all(supported_sources, options)
+        if options.log_probs:
+            found = self._with_log_probs(supported_sources, found, config)
+        for number, hypotheses in zip(supported, found, strict=True):
+            results[number] = hypotheses or "ctranslate2 assigns probability to padding or BOS"
+        return results
 
     def _limits(self, sources: Sequence[SourceLine], config: SearchConfig) -> list[int]:
         """Returns the maximum hypothesis length for each source, in tokens including EOS.
@@ -200,12 +212,7 @@ class CTranslate2Search(ExternalEngine):
         return _differs_behind_language(config, exact) if source.prefix else ""
 
     def _search_all(
-        self,
-        sources: Sequence[SourceLine],
-        limits: Sequence[int],
-        config: SearchConfig,
-        n_best: int,
-        exact: bool,
+        self, sources: Sequence[SourceLine], options: ExternalSearch
     ) -> list[list[Hypothesis]]:
         """Returns each source's hypotheses within its length limit; none if one ended with padding or BOS.
 
@@ -213,6 +220,9 @@ class CTranslate2Search(ExternalEngine):
         takes the same steps as a search with that limit, so hypotheses that end within the limit are
         correct. If they are not enough, the source is searched again.
         """
+        config = options.config
+        n_best = options.n_best
+        limits = self._limits(sources, config)
         found: list[list[Hypothesis]] = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
@@ -220,115 +230,96 @@ class CTranslate2Search(ExternalEngine):
         # The library ranks hypotheses truncated at the largest limit among the finished ones. This is wrong if
         # truncated hypotheses must rank last, unless there is only one hypothesis.
         is_right_if_cut = not ranks_cut_last or config.n_hypotheses == 1
-        results = self._search(sources, config, largest, exact)
+        results = self._search(sources, options, largest)
         for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
             if not self._is_usable(result):
                 found.append([])
                 continue
-            hypotheses = self._hypotheses(result, config, len(result.hypotheses))
-            finished = [
-                hypothesis
-                for hypothesis, tokens in zip(hypotheses, result.hypotheses, strict=True)
-                if self._has_ended(tokens, limit)
-            ]
-            is_right = len(finished) == len(hypotheses) or (limit == largest and is_right_if_cut)
-            if is_right:
-                found.append(hypotheses[:n_best])
-            elif ranks_cut_last and len(finished) >= n_best:
+            finished_ranks = []
+            for rank, tokens in enumerate(result.hypotheses):
+                if self._has_ended(tokens, limit):
+                    finished_ranks.append(rank)
+            all_ranks = range(len(result.hypotheses))
+            if len(finished_ranks) == len(all_ranks) or (limit == largest and is_right_if_cut):
+                found.append(self._hypotheses(result, config, all_ranks[:n_best]))
+            elif ranks_cut_last and len(finished_ranks) >= n_best:
                 # Hypotheses that are not in the list score lower, and truncated ones rank below all others.
-                found.append(finished[:n_best])
+                found.append(self._hypotheses(result, config, finished_ranks[:n_best]))
             else:
                 found.append([])
                 cut_by_limit[limit].append(number)
         patience = min(2, config.n_hypotheses)
         for limit, numbers in cut_by_limit.items():
             cut_sources = [sources[number] for number in numbers]
-            results = self._search(cut_sources, config, limit, exact, patience)
+            results = self._search(cut_sources, options, limit, patience)
             for number, result in zip(numbers, results, strict=True):
                 if not self._is_usable(result):
                     continue
-                ranked = self._hypotheses(result, config, len(result.hypotheses))
-                ranked.sort(
-                    key=lambda hypothesis: (
-                        ranks_cut_last and not hypothesis.finished,
-                        -hypothesis.score,
+                ranked = self._hypotheses(result, config, range(len(result.hypotheses)))
+                if config.n_hypotheses > 1:
+                    ranked.sort(
+                        key=lambda hypothesis: (
+                            ranks_cut_last and not hypothesis.finished,
+                            -hypothesis.score,
+                        )
                     )
-                )
                 found[number] = ranked[:n_best]
         return found
 
-    def _suppressed(
-        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int
-    ) -> list[list[Hypothesis] | str]:
-        """Searches with padding and BOS suppressed, and returns the results with the model's own scores.
-
-        If these tokens are so probable that nmtkit might find a different result, returns the reason
-        for discarding the result instead.
-        """
-        found = self._search_all(
-            sources, self._limits(sources, config), config, n_best=config.n_hypotheses, exact=False
-        )
-        scored = self._with_log_probs(sources, found, config)
-        chosen: list[list[Hypothesis] | str] = []
-        for before, after in zip(found, scored, strict=True):
-            shifts = [
-                abs(one.score - other.score) for one, other in zip(before, after, strict=True)
-            ]
-            scores = [one.score for one in after if one.finished]
-            is_sure = max(shifts) < MOST_SHIFT and scores == sorted(scores, reverse=True)
-            reason = "engine ctranslate2 assigns the probability of padding to other tokens"
-            chosen.append(after[:n_best] if is_sure else reason)
-        return chosen
-
     def _search(
-        self,
-        sources: Sequence[SourceLine],
-        config: SearchConfig,
-        limit: int,
-        exact: bool,
-        patience: int = 1,
+        self, sources: Sequence[SourceLine], options: ExternalSearch, limit: int, patience: int = 1
     ) -> list[Any]:
         """Returns the library's results with one length limit for all sources: at least K hypotheses per source.
 
-        Padding and BOS must not be generated, but if tokens are suppressed, the library gives their
-        probability to the others. If scores must be `exact`, padding and BOS are therefore not
-        suppressed; instead, they end a hypothesis, and the result is then not usable.
+        Padding and BOS end a hypothesis if scores must be exact; otherwise they are suppressed. See the class.
         """
-        options = ctranslate2_options(config)
-        options["max_decoding_length"] = limit
-        never_written = [self._tgt.tokens[PAD], self._tgt.tokens[BOS]]
-        if exact:
-            options["end_token"] = [self._tgt.tokens[EOS], *never_written]
+        config = options.config
+        library_options = ctranslate2_options(config)
+        library_options["max_decoding_length"] = limit
+        if options.exact:
+            library_options["end_token"] = [self._eos, *self._never_generated]
         else:
-            options["suppress_sequences"] = [[token] for token in never_written]
+            library_options["suppress_sequences"] = [[token] for token in self._never_generated]
         if any(source.prefix for source in sources):
-            options["target_prefix"] = [self._tgt.tokens_of(source.prefix) for source in sources]
+            library_options["target_prefix"] = [
+                self._tgt.tokens_of(source.prefix) for source in sources
+            ]
         results: list[Any] = _call(
             "use smaller batches, shorter texts or `--engine nmtkit`",
             self._translator.translate_batch,
             [self._src.tokens_of(source.ids) for source in sources],
             patience=patience,
             num_hypotheses=patience * config.n_hypotheses,
-            return_scores=True,
-            **options,
+            # Beam search needs scores in any case. Greedy search is 5% faster without them.
+            return_scores=options.scores or config.n_hypotheses > 1,
+            **library_options,
         )
         return results
 
     def _is_usable(self, result: Any) -> bool:
-        """Returns whether no hypothesis ended with padding or BOS, which would free its place in the beam."""
-        never_written = (self._tgt.tokens[PAD], self._tgt.tokens[BOS])
-        return not any(tokens[-1:] and tokens[-1] in never_written for tokens in result.hypotheses)
+        """Returns whether no padding, BOS or EOS has disturbed the search for a source.
+
+        If padding or BOS ends a hypothesis, its place in the beam is free for another. If a step has so many candidates
+        that end that too few others remain, CTranslate2 continues some of the former, so they have EOS in the middle.
+        """
+        return not any(
+            tokens and (tokens[-1] in self._never_generated or self._eos in tokens[:-1])
+            for tokens in result.hypotheses
+        )
 
     def _has_ended(self, tokens: Sequence[str], limit: int) -> bool:
         """Returns whether a hypothesis ended with EOS within the limit, which includes EOS."""
-        return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._tgt.tokens[EOS]
+        return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._eos
 
-    def _hypotheses(self, result: Any, config: SearchConfig, count: int) -> list[Hypothesis]:
-        """Returns the best hypotheses of a source."""
+    def _hypotheses(
+        self, result: Any, config: SearchConfig, ranks: Iterable[int]
+    ) -> list[Hypothesis]:
+        """Returns the hypotheses of a source that have the given ranks in the library's result."""
         alpha = ctranslate2_options(config)["length_penalty"]
         hypotheses = []
-        for tokens, score in zip(result.hypotheses[:count], result.scores[:count], strict=True):
-            ids = self._tgt.ids(tokens)
+        for rank in ranks:
+            ids = self._tgt.ids(result.hypotheses[rank])
+            score = result.scores[rank] if result.scores else math.nan
             finished = ids[-1:] == [EOS]
             hypotheses.append(
                 Hypothesis(
@@ -454,7 +445,9 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
         if place.is_dir():
             return place
     converted: Any = run.open_for_inference(torch.device("cpu"), which)[0]  # a Transformer
-    specification = to_ctranslate2(converted, sides[0].tokens, sides[1].tokens, POSITIONS)
+    specification = to_ctranslate2(
+        converted, sides[0].tokens, sides[1].tokens, POSITIONS, unwanted=[PAD, BOS]
+    )
     in_run, in_cache = places
     try:
         return _save(specification, in_run)

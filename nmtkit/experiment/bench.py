@@ -156,17 +156,17 @@ def _decoding_speed(
     place = translator.device
     config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
     speed = DecodingSpeed(config=str(config))
-    translator.search(filled[:WARM_UP], need_log_probs=False)
+    translator.search(filled[:WARM_UP], need_scores=False)
     for _ in range(rounds):
         reset_peak_memory(place)
         started = read_clock(place)
-        hypotheses = translator.search(sources, need_log_probs=False)
+        hypotheses = translator.search(sources, need_scores=False)
         speed.seconds.append(read_clock(place) - started)
         speed.translations = [ranked[0] for ranked in hypotheses]
         speed.peak_mib = max(speed.peak_mib, peak_memory_mib(place))
         for line in filled[:LINES_ALONE]:
             started = read_clock(place)
-            translator.search([line], need_log_probs=False)
+            translator.search([line], need_scores=False)
             speed.latencies.append(read_clock(place) - started)
     return speed
 

@@ -88,7 +88,7 @@ def _answer_by_search(
     task: GenerationTask, system: TextModel, examples: Sequence[Example]
 ) -> Answers:
     assert isinstance(system, Translator), "the model of a GenerationTask is a decoder"
-    n_best_lists = system.search(model_inputs(task, examples), need_log_probs=False)
+    n_best_lists = system.search(model_inputs(task, examples), need_scores=False)
     best = [
         n_best[0] for n_best in n_best_lists
     ]  # each list has one translation, which may be empty

@@ -280,16 +280,23 @@ class JobQueue:
         device: the device on which the decoders compute.
         decoders: number of decoders that can run concurrently.
         hypotheses: number of hypotheses per sentence.
+        max_sentences: maximum number of sentences in a batch, in addition to the batch budget; None for no maximum.
     """
 
     def __init__(
-        self, reader: TextModel, device: torch.device, decoders: int, hypotheses: int = 1
+        self,
+        reader: TextModel,
+        device: torch.device,
+        decoders: int,
+        hypotheses: int = 1,
+        max_sentences: int | None = None,
     ) -> None:
         self._reader = reader
         self._min_rows = inputs.MIN_ROWS.get(device.type, 32)
         self._max_overshoot = inputs.MAX_OVERSHOOT.get(device.type, inputs.MAX_OVERSHOOT["cpu"])
         self._decoders = decoders
         self._hypotheses = hypotheses
+        self._max_sentences = max_sentences
         self._windows: deque[deque[Job]] = deque()
         self._changed = Condition()  # guards all attributes below and the windows
         self._has_new_window = False  # whether a window was added since the last `wait_for_window`
@@ -388,6 +395,8 @@ class JobQueue:
         slots = budget // counted_length
         slots = slots * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
         slots //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
+        if self._max_sentences is not None:
+            slots = min(slots, self._max_sentences)
         return max(1, slots)
 
     def _useful_decoders(self, lines: int) -> int:

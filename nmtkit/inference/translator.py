@@ -43,7 +43,7 @@ from nmtkit.inference.inputs import (
     require_list,
     require_pairs,
 )
-from nmtkit.inference.loading.engines import ExternalEngine
+from nmtkit.inference.loading.engines import ExternalEngine, ExternalSearch
 from nmtkit.inference.loading.options import options_from_keywords, with_keywords
 from nmtkit.inference.pipeline import (
     TYPICAL_BEAM,
@@ -78,6 +78,8 @@ class _Outputs:
     n_best: int
     attention: bool
     copies: bool
+    scores: bool
+    """Whether an external engine must compute scores; nmtkit's own search always does."""
     log_probs: bool
     """Whether an external engine must compute token log-probabilities; nmtkit's own search always does."""
 
@@ -153,7 +155,7 @@ class Translator(TextModel):
             (text,) = self.translate([lines])
             return text
         require_list(lines=lines)
-        n_best_lists = self.search(list(lines), need_log_probs=False)
+        n_best_lists = self.search(list(lines), need_scores=False)
         return [n_best[0].text for n_best in n_best_lists]
 
     def search(
@@ -163,7 +165,7 @@ class Translator(TextModel):
         need_attention: bool = False,
         need_copies: bool = False,
         *,
-        need_log_probs: bool = True,
+        need_scores: bool = True,
     ) -> list[list[Translation]]:
         """Returns the `n_best` translations of every line, best first; an empty line has one empty translation.
 
@@ -174,8 +176,8 @@ class Translator(TextModel):
             need_attention: whether to return the attention. A model that copies then also returns its p_gen and the
                 positions of copied words, as with `need_copies`.
             need_copies: whether to return p_gen and the positions of copied words.
-            need_log_probs: whether token log-probabilities are needed; if not, they may be NaN, which saves CTranslate2
-                a forward pass.
+            need_scores: whether scores and log-probabilities are needed; if not, they may be NaN, which saves
+                CTranslate2 a forward pass.
 
         On a CPU, large inputs are decoded on all cores: in forks of this process if it can fork, otherwise in threads.
         Neither requires an `if __name__ == "__main__"` guard in scripts. The method is thread-safe.
@@ -185,7 +187,11 @@ class Translator(TextModel):
             Request.from_line(line, f"line {number}") for number, line in enumerate(lines, start=1)
         ]
         outputs = _Outputs(
-            n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_log_probs
+            n_best=n_best,
+            attention=need_attention,
+            copies=need_copies,
+            scores=need_scores,
+            log_probs=need_scores,
         )
         uses_workers = self.workers is not None and self.workers.should_use(1)
         if len(requests) == 1 and not uses_workers:
@@ -213,13 +219,16 @@ class Translator(TextModel):
         n_best: int = 1,
         need_attention: bool = False,
         need_copies: bool = False,
+        *,
+        need_scores: bool = True,
     ) -> Generator[list[list[Translation]], None, None]:
         """Translates lines that arrive in windows; yields the results in input order, in groups as they finish.
 
         A thread reads a few windows ahead, and only these are held in memory. The lines of a window are decoded
         together, so a window should contain all lines that are available. Close the generator if you do not exhaust it.
         An exception raised by `windows`, or by a request that cannot be fulfilled, is re-raised after the results of
-        all earlier lines. Without `need_copies`, token log-probabilities may be NaN.
+        all earlier lines. Without `need_copies`, token log-probabilities may be NaN; without `need_scores`, scores and
+        log-probabilities may be NaN as well.
         """
         remaining = iter(windows)
         first = next(remaining, [])
@@ -227,7 +236,11 @@ class Translator(TextModel):
         parts = [first[:FIRST_LINES], first[FIRST_LINES:]]
         first_windows = [part for part in parts if part]
         outputs = _Outputs(
-            n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_copies
+            n_best=n_best,
+            attention=need_attention,
+            copies=need_copies,
+            scores=need_scores or need_copies,
+            log_probs=need_copies,
         )
         yield from self._stream_lines(chain(first_windows, remaining), outputs, len(first))
 
@@ -284,14 +297,20 @@ class Translator(TextModel):
         is_on_cpu = self.device.type == "cpu"
         decoders = torch.get_num_threads() if is_on_cpu else 1
         hypotheses = self.config.n_hypotheses
+        max_sentences = None
         if self.external_engine is not None:
             decoders = self.external_engine.searches
+            max_sentences = self.external_engine.batch_sentences(self.config)
             # The library assembles its own batches, so a small beam size does not need larger batches here.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
         pipeline = Pipeline(
             encode=self._encode_lines,
             queue=JobQueue(
-                reader=self, device=self.device, decoders=decoders, hypotheses=hypotheses
+                reader=self,
+                device=self.device,
+                decoders=decoders,
+                hypotheses=hypotheses,
+                max_sentences=max_sentences,
             ),
             decoders=[decoder] * decoders,
             write=partial(self._translations, outputs=outputs),
@@ -357,7 +376,8 @@ class Translator(TextModel):
         return outputs.n_best
 
     def _nmtkit_decoder(self, outputs: _Outputs) -> JobDecoder:
-        key = replace(outputs, log_probs=False)  # nmtkit returns log-probabilities in any case
+        # nmtkit returns scores and log-probabilities in any case
+        key = replace(outputs, scores=False, log_probs=False)
         engine = self._engines.get(key)
         if engine is None:
             need_copies = outputs.copies and self.outline.config.copies
@@ -383,21 +403,20 @@ class Translator(TextModel):
         return decode
 
     def _external_decoder(self, engine: ExternalEngine, outputs: _Outputs) -> JobDecoder:
-        n_best = self._hypotheses_per_source(outputs)
+        options = ExternalSearch(
+            config=self.config,
+            n_best=self._hypotheses_per_source(outputs),
+            scores=outputs.scores or self.config.needs_all_hypotheses,
+            log_probs=outputs.log_probs,
+            exact=self.falls_back,
+        )
 
         def decode(source: JobSource) -> Iterator[Job]:
             while True:
                 jobs = source.next_batch()
                 if not jobs:
                     return
-                sources = [job.source for job in jobs]
-                results = engine(
-                    sources,
-                    self.config,
-                    n_best=n_best,
-                    log_probs=outputs.log_probs,
-                    exact=self.falls_back,
-                )
+                results = engine.search([job.source for job in jobs], options)
                 unsupported = []
                 for job, result in zip(jobs, results, strict=True):
                     if isinstance(result, str):
@@ -427,7 +446,9 @@ class Translator(TextModel):
         if self.config.needs_all_hypotheses:
             translations = merge_and_rerank(translations, self.config)[: outputs.n_best]
         if not outputs.attention:
-            translations = [replace(translation, attention=None) for translation in translations]
+            for number, translation in enumerate(translations):
+                if translation.attention is not None:
+                    translations[number] = replace(translation, attention=None)
         return translations
 
     def _with_unknown_replaced(self, translation: Translation, source: SourceLine) -> Translation:

@@ -243,12 +243,12 @@ def test_two_processes_convert_one_run_at_once(
     made_run(tmp_path / "run", {}, learned())
     convert, number = ctranslate2_search.to_ctranslate2, os.getpid()
 
-    def beside_another(*given: Any) -> Any:
+    def beside_another(*given: Any, **options: Any) -> Any:
         monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", convert)
         monkeypatch.setattr(os, "getpid", lambda: number + 1)
         by_ctranslate2(tmp_path / "run")  # which ends first
         monkeypatch.setattr(os, "getpid", lambda: number)
-        return convert(*given)
+        return convert(*given, **options)
 
     monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", beside_another)
     assert by_ctranslate2(tmp_path / "run").translate(LINES) == by_nmtkit(

@@ -1,6 +1,9 @@
 """`--engine auto`: CTranslate2 where it finds the same, else nmtkit with one line that says why."""
 
+import json
+import math
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from nmtkit.convert.ctranslate2 import to_ctranslate2
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
-from nmtkit.convert.engines import missing_settings
+from nmtkit.convert.engines import library, missing_settings
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.settings import KINDS, BeamConfig
@@ -22,7 +26,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
 from tests.support.commands import Command, refused, succeeded, write_lines
-from tests.support.random_runs import SOURCES, learned, made_run, needs, opened
+from tests.support.random_runs import SOURCES, learned, made_run, needs, opened, raw
 
 LINES = SOURCES[:20]
 installed = needs("ctranslate2")
@@ -110,6 +114,41 @@ def test_tokens_that_are_never_written_keep_their_probability(tmp_path: Path) ->
     own, auto = both(tmp_path / "run")
     require_equal(auto.search(LINES, 3), own.search(LINES, 3))
     assert is_read(auto)  # where the search would have ended with padding
+
+
+@installed
+def test_greedy_search_finds_the_same_texts_without_scores(run: Path) -> None:
+    own, auto = both(run, search_settings={"beam_size": 1})
+    assert auto.translate(LINES) == own.translate(LINES)
+    with closing(auto.stream([LINES], need_scores=False)) as groups:
+        unscored = [ranked[0] for group in groups for ranked in group]
+    assert [one.text for one in unscored] == own.translate(LINES)
+    assert all(math.isnan(one.score) for one in unscored if one.source)
+    with closing(auto.stream([LINES])) as groups:
+        scored = [ranked[0].score for group in groups for ranked in group]
+    assert scored == pytest.approx([ranked[0].score for ranked in own.search(LINES)], rel=1e-4)
+
+
+@installed
+def test_the_copies_of_unwanted_tokens_leave_the_others_as_probable(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", {"tie": "all"}, learned())
+    tokens = opened(tmp_path / "run").tokenizers.tgt.vocabulary.tokens
+    model = raw(tmp_path / "run")
+    log_probs = {}
+    for unwanted in ((), (PAD, BOS)):
+        folder = tmp_path / f"converted{len(unwanted)}"
+        folder.mkdir()
+        to_ctranslate2(model, tokens, tokens, 64, unwanted=unwanted).save(str(folder))
+        translator = library("ctranslate2").Translator(str(folder))
+        sources = [tokens[5:9], tokens[12:20]]
+        targets = [tokens[7:30], [tokens[PAD], tokens[BOS]]]
+        log_probs[unwanted] = [one.log_probs for one in translator.score_batch(sources, targets)]
+        (vocabulary,) = folder.glob("*vocabulary*")  # both sides still share it
+        assert len(json.loads(vocabulary.read_text())) == len(tokens) + 15 * len(unwanted)
+    usual, split = log_probs[()], log_probs[PAD, BOS]
+    assert split[0] == pytest.approx(usual[0], abs=1e-5)
+    n_copies = 16
+    assert split[1][:2] == pytest.approx([one - math.log(n_copies) for one in usual[1][:2]])
 
 
 @installed

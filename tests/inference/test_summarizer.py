@@ -222,8 +222,10 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     lengths = [400, 19, 399, *[29] * 10, *[399] * 60, 2999]  # their end is one more
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
 
-    def fed(translator: Translator, hypotheses: int = 5) -> list[list[int]]:
-        waiting = JobQueue(translator, torch.device("cpu"), 1, hypotheses)
+    def fed(
+        translator: Translator, hypotheses: int = 5, max_sentences: int | None = None
+    ) -> list[list[int]]:
+        waiting = JobQueue(translator, torch.device("cpu"), 1, hypotheses, max_sentences)
         waiting.put(Job(number, source) for number, source in enumerate(sources))
         waiting.close()
         return [[job.number for job in jobs] for jobs in iter(waiting.next_batch, [])]
@@ -238,6 +240,7 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert [len(batch) for batch in fed(translator, 1)] == [20, 54]
     assert [len(batch) for batch in fed(translator, 2)] == [10, 64]
     assert [len(batch) for batch in fed(translator, 33)][:2] == [2, 16]
+    assert [len(batch) for batch in fed(translator, 5, max_sentences=20)] == [5, 20, 20, 20, 9]
     asked = fed(replace(translator, batch_tokens=1024))
     assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
 

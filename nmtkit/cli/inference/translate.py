@@ -74,14 +74,7 @@ def run_translate(
         how = model_options.without_ctranslate2(how, "the alignments that --interactive shows")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
-    lacking = {
-        "prefixes": prefix,
-        "terms": terms is not None,
-        "the replacement of unknown words": replace_unknown,
-    }
-    asked = [what for what, is_asked in lacking.items() if is_asked]
-    if asked:
-        how = model_options.without_ctranslate2(how, " and ".join(asked))
+    how = _with_possible_engine(how, prefix, terms is not None, replace_unknown)
     translator = _open(how, terms, replace_unknown, dictionary)
     if jsonl and translator.external_engine is not None and translator.falls_back:
         note("engine nmtkit for lines with constraints, which ctranslate2 does not support")
@@ -115,10 +108,27 @@ def run_translate(
         paragraphs = ParagraphTranslator(translator).stream(lines, as_json, how.n_best)
         results.write_stream(paragraphs, printer.write_joined, "lines", invitation, files)
     else:
-        stream = translator.stream(lines, how.n_best, need_copies=as_json)
+        stream = translator.stream(
+            lines, how.n_best, need_copies=as_json, need_scores=scores or how.n_best > 1
+        )
         results.write_stream(stream, printer.write, "lines", invitation, files)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
     _warn_of_costly_terms(translator, printer.forced)
+
+
+def _with_possible_engine(
+    how: DecodingOptions, prefix: bool, terms: bool, replace_unknown: bool
+) -> DecodingOptions:
+    """Excludes CTranslate2 if the options ask for something that it does not support."""
+    unsupported = {
+        "prefixes": prefix,
+        "terms": terms,
+        "the replacement of unknown words": replace_unknown,
+    }
+    requested = [name for name, is_requested in unsupported.items() if is_requested]
+    if not requested:
+        return how
+    return model_options.without_ctranslate2(how, " and ".join(requested))
 
 
 def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[list[Request]]:

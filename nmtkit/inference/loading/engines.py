@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,21 @@ from nmtkit.decoding.settings import SearchConfig
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.runs.run import Run
+
+
+@dataclass(frozen=True)
+class ExternalSearch:
+    """What an external engine searches for."""
+
+    config: SearchConfig
+    n_best: int
+    """Number of hypotheses per source."""
+    scores: bool
+    """Whether scores are needed; if not, they may be NaN, and so may log-probabilities."""
+    log_probs: bool
+    """Whether token log-probabilities are needed; if not, they may be NaN."""
+    exact: bool
+    """Whether scores must equal nmtkit's."""
 
 
 class ExternalEngine(ABC):
@@ -54,22 +70,16 @@ class ExternalEngine(ABC):
         """
 
     @abstractmethod
-    def __call__(
-        self,
-        sources: Sequence[SourceLine],
-        config: SearchConfig,
-        n_best: int,
-        log_probs: bool,
-        exact: bool,
-    ) -> list[list[Hypothesis] | str]:
-        """Returns the `n_best` hypotheses for each source, or the reason why the library does not support the source.
+    def batch_sentences(self, config: SearchConfig) -> int | None:
+        """Returns the number of sentences with which a search is fastest; None if only the number of tokens matters."""
 
-        Args:
-            sources: nonempty lines.
-            config: the search settings.
-            n_best: number of hypotheses per source; they are returned best first.
-            log_probs: whether token log-probabilities are needed; if not, they may be NaN.
-            exact: whether scores must equal nmtkit's.
+    @abstractmethod
+    def search(
+        self, sources: Sequence[SourceLine], options: ExternalSearch
+    ) -> list[list[Hypothesis] | str]:
+        """Returns the best hypotheses for each of several nonempty sources, best first.
+
+        The result for a source may also be the reason why the library cannot decode it.
         """
 
 
