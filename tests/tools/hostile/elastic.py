@@ -110,7 +110,7 @@ class Elastic:
         codes = [self.end(process) for process in started]
         assert codes == [2, 2, -signal.SIGKILL, 2], (codes, self.said)
         # One that comes to look when process 0 has ended, too, cannot know who was the first of those that it misses.
-        ends = r"nmtkit: error: process(?:es)? ([\d, ]+) exited, so training cannot continue"
+        ends = r"nmtkit: error: (?:update \d+: )?process(?:es)? ([\d, ]+) exited, so training cannot continue"
         named = re.findall(ends, self.said)[-3:]
         assert "2" in named, self.said
         assert all("2" in numbers.split(", ") for numbers in named), self.said

@@ -13,6 +13,6 @@ def test_losses_by_1_2_4_and_1_processes_are_those_of_one(tmp_path: Path) -> Non
     assert len(rows) == 40
     assert max(abs(one - other) for _, one, other in rows) < 1e-4
     assert (
-        "begun with 1 process, goes on with 4: an update keeps its 4 batches, 1 for each process"
+        "the run was started with 1 process and resumes with 4; an update still has 4 batches, 1 per process"
         in said
     )
