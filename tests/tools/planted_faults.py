@@ -23,7 +23,7 @@ from tests.support.commands import ROOT, copied_checkout
 
 NO_TESTS = 5
 """The exit code of pytest where it was asked for no test that is run, such as slow ones only."""
-LIMIT_SECONDS = 3600
+LIMIT_SECONDS = 300
 """A run of pytest that takes longer is stopped: then the fault made a test hang, which finds it too."""
 
 
