@@ -36,8 +36,8 @@ WORD_START = "▁"
 
 MAX_VOCAB_SIZE = 100_000_000
 TRAIN_LINES = 200_000
-"""Maximum number of pairs on which a tokenizer is trained. They are spread evenly over the corpus and have at most 134
-million characters in total. Files contribute in proportion to their weights."""
+"""Maximum number of pairs of a corpus on which a tokenizer is trained. They are spread evenly over the corpus. Files
+contribute in proportion to their weights."""
 
 
 class TokenizerConfig(Settings):

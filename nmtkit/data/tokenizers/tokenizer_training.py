@@ -33,10 +33,11 @@ PAIR_COLUMNS = (Column("src"), Column("tgt"))
 class TokenizerSample:
     """A sample of a corpus, spread evenly over its examples, and the counts of its labels. The corpus is read once.
 
-    Every `stride`-th example is sampled. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than
-    `max_size` examples or more than `MAX_SAMPLE_CHARACTERS` characters. If files have weights, an example counts w / m
-    times, where w is the weight of its file and m the smallest weight; it may be sampled several times. Labels are
-    counted once for each example, whether or not it is sampled.
+    Without weights, every `stride`-th example is sampled. With weights, an example occupies an interval of the length
+    w / m, where w is the weight of its file and m the smallest weight, and is sampled once for each multiple of the
+    stride in its interval. The stride doubles (1, 2, 4, 8, ...) whenever the sample has more than `max_size` examples
+    or more than `MAX_SAMPLE_CHARACTERS` characters. Labels are counted once for each example, whether or not it is
+    sampled.
 
     Args:
         max_size: maximum number of examples in the sample.
@@ -51,15 +52,16 @@ class TokenizerSample:
         assert max_size >= 1, f"a sample must have room for at least one example, not {max_size}"
         self._max_size = max_size
         self.text_columns = [column.name for column in columns if column.type == "text"]
-        """Names of the columns with text: "src", "tgt" or both."""
+        """Names of the columns with text: "src", "tgt", both, or none if the task reads only features."""
         self.label_type = column_types.label_type(columns)
         """Type of the labels, "label" or "labels"; None if there are none."""
         self.labels: Counter[str] = Counter()
         """How often each label occurs."""
-        smallest = min(weights, default=1.0)
-        self._relative_weights = [weight / smallest for weight in weights]
-        self._end = 0.0
-        """Sum of the relative weights of all examples seen so far."""
+        smallest_weight = min(weights, default=1.0)
+        assert smallest_weight > 0, "the weights of files must be positive"
+        self._relative_weights = [weight / smallest_weight for weight in weights]
+        self._total_weight = 0.0
+        """Sum of the relative weights of all examples seen so far: the end of the last interval."""
         self._stride = 1
         self.examples: list[Example] = []
         """The sampled examples, with repetitions if files have weights.
@@ -85,14 +87,13 @@ class TokenizerSample:
         self.examples_seen += 1
         if example.labels is not None:
             self.labels.update(split_labels(example.labels, self.label_type))
-        # An example occupies an interval whose length is its weight, and is sampled once for each multiple of the
-        # stride in the interval. Intervals follow each other without gaps and include their beginning, but not their
-        # end. So after each example, the sample has one item for each multiple of the stride below `_end`.
+        # The intervals of the examples follow each other without gaps, and include their beginning, but not their end.
+        # So after each example, the sample has one item for each multiple of the stride below `_total_weight`.
         weight = 1.0
         if self._relative_weights:
             weight = self._relative_weights[example.file]
-        self._end += weight
-        while len(self.examples) < math.ceil(self._end / self._stride):
+        self._total_weight += weight
+        while len(self.examples) < math.ceil(self._total_weight / self._stride):
             self.examples.append(example)
             self._n_characters += _count_characters(example)
             # The sample is thinned after each copy, because an example with a very large relative weight would
@@ -122,8 +123,10 @@ def learn_from_samples(
     Args:
         config: the settings of the tokenizers.
         samples: at least one sample. The first one determines the text columns and the type of the labels; in training,
-            it is that of the recipe, and the others are those of its stages.
-        report: if there is text, receives the facts that `_describe_training` returns.
+            it is that of the recipe, and the others are those of its stages. Each sample has its own limit and stride,
+            so large corpora do not contribute in proportion to their sizes.
+        report: if there is text, receives the kind and size of the tokenizers and the number of examples, as
+            `DataReport.tokenizer`.
 
     Raises:
         RecipeError: the tokenizers cannot be trained with these settings, for example because `vocab_size` does not fit
@@ -134,10 +137,10 @@ def learn_from_samples(
     """
     text_columns = samples[0].text_columns
     column_configs = {column: config.for_column(column) for column in text_columns}
-    for any_config in (config, *column_configs.values()):
-        if any_config.is_imported:
+    for applied_config in (config, *column_configs.values()):
+        if applied_config.is_imported:
             raise RecipeError(
-                f"tokenizer.kind: {any_config.kind} exists only in imported models and cannot be trained; use bpe"
+                f"tokenizer.kind: {applied_config.kind} exists only in imported models and cannot be trained; use bpe"
             )
     examples = list(chain.from_iterable(sample.examples for sample in samples))
     lines_by_column: dict[str, list[str]] = {}
@@ -165,6 +168,30 @@ def learn_from_samples(
     )
 
 
+def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
+    """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none.
+
+    Other kinds are not reported, because a small vocabulary is usual with them. Those of words and characters contain
+    all words or characters that are frequent enough, and wordpiece stops when no merge increases the likelihood.
+    """
+    shortfalls: list[str] = []
+    for column, tokenizer in tokenizers.items():
+        settings = config if tokenizers.shared else config.for_column(column)
+        size = len(tokenizer.vocabulary)
+        if settings.kind not in ("bpe", "unigram") or size >= settings.vocab_size:
+            continue
+        shortfall = f"{size:,} of {settings.vocab_size:,}"
+        if len(tokenizers) > 1 and not tokenizers.shared:
+            shortfall = f"{shortfall} for {column}"
+        if shortfall not in shortfalls:  # columns that share a vocabulary have the same one
+            shortfalls.append(shortfall)
+    if not shortfalls:
+        return ""
+    return (
+        f"note: the text has too few subwords to fill tokenizer.vocab_size: {', '.join(shortfalls)}"
+    )
+
+
 def _describe_training(
     config: TokenizerConfig, tokenizers: Mapping[str, Tokenizer], samples: Sequence[TokenizerSample]
 ) -> dict[str, str | int]:
@@ -181,7 +208,7 @@ def _describe_training(
 
 
 def _number_of_features(examples: Sequence[Example]) -> int:
-    """Returns the width of the feature rows of the first example, which reads its file; 0 if it has no features.
+    """Returns the number of features in a row of the first example, or 0 if it has none. Reads the example's file.
 
     The other examples need no check: preprocessing has compared the first examples of all files (`require_one_layout`),
     and `FeaturesFile.read` compares the examples of a file with its first one.
@@ -202,27 +229,6 @@ def _label_vocabulary(samples: Sequence[TokenizerSample]) -> LabelVocabulary | N
         if sample.label_type == first_type:
             counts.update(sample.labels)
     return LabelVocabulary.build(counts)
-
-
-def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
-    """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none.
-
-    With other kinds, a small vocabulary is not remarkable: it simply contains all words or characters of the text.
-    """
-    facts: list[str] = []
-    for column, tokenizer in tokenizers.items():
-        settings = config if tokenizers.shared else config.for_column(column)
-        size = len(tokenizer.vocabulary)
-        if settings.kind not in ("bpe", "unigram") or size >= settings.vocab_size:
-            continue
-        fact = f"{size:,} of {settings.vocab_size:,}"
-        if len(tokenizers) > 1 and not tokenizers.shared:
-            fact = f"{fact} for {column}"
-        if fact not in facts:  # columns that share a vocabulary have the same fact
-            facts.append(fact)
-    if not facts:
-        return ""
-    return f"note: the text has too few subwords to fill tokenizer.vocab_size: {', '.join(facts)}"
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], description: str) -> Tokenizer:
