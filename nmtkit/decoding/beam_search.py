@@ -55,7 +55,7 @@ from nmtkit.decoding.rules import (
     MinLength,
     NoRepeatedNgrams,
     Rule,
-    allow_end_if_stuck,
+    apply_rule,
 )
 from nmtkit.decoding.sampling import sample_step
 from nmtkit.decoding.scorers import (
@@ -64,7 +64,7 @@ from nmtkit.decoding.scorers import (
     coverage_score,
     source_words,
 )
-from nmtkit.decoding.search_state import HypothesisState, SearchState, SentenceState
+from nmtkit.decoding.search_state import PREFIX_NAME, HypothesisState, SearchState, SentenceState
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths, min_lengths
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.layers.copying import renumber_by_position
@@ -452,9 +452,7 @@ class BeamSearch:
         # (N,): the score of EOS before any rule is applied
         end = log_probs[:, EOS].clone() if may_be_stuck else None
         for rule in rules:
-            log_probs = rule.apply(log_probs, live)
-            if rule.may_forbid_all and end is not None:
-                allow_end_if_stuck(log_probs, end)
+            log_probs = apply_rule(rule, log_probs=log_probs, live=live, end=end)  # (N,X)
         if constraints is not None and end is not None:
             constraints.forbid(
                 log_probs, end=end, forced=live.forced, memory=state.sentences.memory
@@ -620,16 +618,15 @@ class BeamSearch:
             prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)
         prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
         has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
-        word_starts = None  # (V,)
-        if constraints is not None or has_new_word:
-            assert self.token_classes.word_starts is not None, "this search needs word starts"
-            word_starts = self.token_classes.word_starts()
-        rules = self._begin_rules(
+        needs_word_starts = constraints is not None or has_new_word
+        word_starts = self._word_starts() if needs_word_starts else None  # (V,)
+        named_rules = self._begin_rules(
             host_batch,
             prompt_lengths=prompt_lengths,
             word_starts=word_starts if has_new_word else None,
             custom_rule=custom_rule,
         )
+        rules = tuple(rule for _, rule in named_rules)
 
         # 2. The state of the model after it has read the prompts.
         model_state = model.start(memory)
@@ -679,8 +676,14 @@ class BeamSearch:
             cache=cache,
             divisors=send(divisors, device),  # (longest,)
             limits=limits.tolist(),
+            rule_names=tuple(name for name, _ in named_rules),
             word_starts=word_starts,
         )
+
+    def _word_starts(self) -> Tensor:
+        """Returns the mask `(V,)` of the tokens that begin a word; see `SearchState.word_starts`."""
+        assert self.token_classes.word_starts is not None, "this search needs word starts"
+        return self.token_classes.word_starts()
 
     def _checked_constraints(self, batch: Batch) -> Constraints | None:
         """Returns the constraints of a batch; raises a RecipeError if this search does not support constraints."""
@@ -709,30 +712,36 @@ class BeamSearch:
         prompt_lengths: Tensor | None,
         word_starts: Tensor | None,
         custom_rule: Rule | None,
-    ) -> tuple[Rule, ...]:
-        """Returns the rules of this search, in the order in which they are applied.
+    ) -> list[tuple[str | None, Rule]]:
+        """Returns the rules of this search in the order in which they are applied, each with what it comes from.
 
         The minimum length comes before n-gram blocking, because a sentence in which n-gram blocking forbids every token
         may end early. A forced prefix comes after these two rules, because it overrides them. All batches without
-        prefixes or terms have the same rules, so their sentences can take each other's slots. `_rule_name` in
-        `nmtkit.decoding.tracing` names the setting that adds each rule.
+        prefixes or terms have the same rules, so their sentences can take each other's slots. For the names, see
+        `SearchState.rule_names`.
         """
         config = applicable_limits(self.config, batch)
-        special_tokens = [PAD, BOS]
+        rules: list[tuple[str | None, Rule]] = [(None, ForbiddenTokens([PAD, BOS]))]
         if config.forbid_unknown:
-            special_tokens.append(UNK)
-        rules: list[Rule] = [ForbiddenTokens(special_tokens)]
-        if config.min_length or config.min_length_ratio:
+            rules.append(("forbid_unknown", ForbiddenTokens([UNK])))
+        minimum_settings = []
+        if config.min_length:
+            minimum_settings.append("min_length")
+        if config.min_length_ratio:
+            minimum_settings.append("min_length_ratio")
+        if minimum_settings:
+            # A sentence has the larger of the two minimums, so either setting may be the one that forbids an EOS.
+            name = " or ".join(minimum_settings)
             fewest = send(min_lengths(config, batch.lengths.cpu()), self.device)  # (B,)
-            rules.append(MinLength(_add_prompt_lengths(fewest, prompt_lengths)))
+            rules.append((name, MinLength(_add_prompt_lengths(fewest, prompt_lengths))))
         if config.no_repeat_ngram:
-            rules.append(NoRepeatedNgrams(config.no_repeat_ngram))
+            rules.append(("no_repeat_ngram", NoRepeatedNgrams(config.no_repeat_ngram)))
         if batch.prefix is not None:
             prefix_rule = CertainPrefix if config.certain_prefix else ForcedPrefix
-            rules.append(prefix_rule(word_starts))
+            rules.append((PREFIX_NAME, prefix_rule(word_starts)))
         if custom_rule is not None:
-            rules.append(custom_rule)
-        return tuple(rules)
+            rules.append((custom_rule.name or config.rule, custom_rule))
+        return rules
 
     def _length_limits(
         self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None

@@ -76,8 +76,8 @@ class Rule(ABC):
     """
 
     name: ClassVar[str] = ""
-    """Name of the setting that adds the rule, as shown by `nmtkit explain`. All rules in this module must set the name;
-    a registered rule without a name is shown with the value of `search.rule`."""
+    """Name of a registered rule, as shown by `nmtkit explain`; "" stands for the value of `search.rule`. All other
+    rules are named in `BeamSearch._begin_rules`."""
     reads_history: ClassVar[bool] = False
     """Whether the rule reads `LiveHypotheses.history`."""
     needs_log_probs: ClassVar[bool] = True
@@ -135,7 +135,6 @@ RULES: Registry[type[Rule]] = Registry("decoding rule", {"brackets": "nmtkit.zoo
 class ForbiddenTokens(Rule):
     """Forbids certain special tokens at every position."""
 
-    name = "forbid_unknown"
     needs_log_probs = False
     forbids_special_tokens_only = True
 
@@ -154,7 +153,6 @@ class ForbiddenTokens(Rule):
 class MinLength(Rows, Rule):
     """Forbids EOS until a hypothesis has the minimum number of tokens for its sentence."""
 
-    name = "min_length"
     needs_log_probs = False
     forbids_special_tokens_only = True
 
@@ -172,7 +170,6 @@ class MinLength(Rows, Rule):
 class NoRepeatedNgrams(Rule):
     """Forbids repeating an n-gram within a hypothesis: Paulus et al. 2018, section 2.5, with trigrams."""
 
-    name = "no_repeat_ngram"
     needs_log_probs = False
     reads_history = True
     may_forbid_all = True
@@ -209,7 +206,6 @@ class NoRepeatedNgrams(Rule):
 class ForcedPrefix(Rule):
     """Forces each translation to begin with its prefix, overriding all earlier rules."""
 
-    name = "prefix"
     needs_log_probs = False
 
     word_starts: Tensor | None = None
@@ -271,6 +267,18 @@ def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> 
     penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype)  # (N,M)
     penalty.masked_fill_(is_forbidden, -INFINITY)
     log_probs.scatter_add_(1, columns, penalty)
+
+
+def apply_rule(rule: Rule, log_probs: Tensor, live: LiveHypotheses, end: Tensor | None) -> Tensor:
+    """Applies a rule as `Rule.apply` does, and allows EOS again if the rule has forbidden every token.
+
+    `end` `(N,)` is the score of EOS before any rule is applied; required only if the rule sets `may_forbid_all`.
+    """
+    log_probs = rule.apply(log_probs, live)  # (N,X)
+    if rule.may_forbid_all:
+        assert end is not None
+        allow_end_if_stuck(log_probs, end)
+    return log_probs
 
 
 def allow_end_if_stuck(log_probs: Tensor, end: Tensor) -> None:

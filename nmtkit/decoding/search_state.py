@@ -26,6 +26,10 @@ from nmtkit.models.base import Decoder, DecoderState, Memory
 Integers = npt.NDArray[np.int64]
 
 
+PREFIX_NAME = "prefix"
+"""Name of the rule that forces the prefixes, in `SearchState.rule_names`."""
+
+
 @dataclass(frozen=True)
 class SentenceState(Rows):
     """The sentences of a batch; all tensors have one row for each of the B sentences."""
@@ -108,6 +112,9 @@ class SearchState:
     """Length penalty for each length from 1 to the longest limit, `(longest,)`."""
     limits: list[int]
     """Length limits of the sentences that the state was created for, on the host."""
+    rule_names: tuple[str | None, ...]
+    """What each of `sentences.rules` comes from: the name of a setting (or of two), `PREFIX_NAME`, or the name of a
+    registered rule; None for the rule that every search has."""
     word_starts: Tensor | None = None
     """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; None if it is not needed."""
 

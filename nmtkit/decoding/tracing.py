@@ -15,7 +15,8 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.beam_search import BeamSearch, StepResult, applicable_limits
+from nmtkit.decoding.beam_search import BeamSearch, StepResult
+from nmtkit.decoding.candidates import stable_topk
 from nmtkit.decoding.hypotheses import (
     Hypothesis,
     SentenceRecord,
@@ -23,15 +24,8 @@ from nmtkit.decoding.hypotheses import (
     begin_records,
     read_hypotheses,
 )
-from nmtkit.decoding.rules import (
-    INFINITY,
-    ForbiddenTokens,
-    ForcedPrefix,
-    MinLength,
-    Rule,
-    allow_end_if_stuck,
-)
-from nmtkit.decoding.search_state import SearchState
+from nmtkit.decoding.rules import INFINITY, Rule, apply_rule
+from nmtkit.decoding.search_state import PREFIX_NAME, SearchState
 from nmtkit.decoding.settings import SearchConfig
 
 NO_RULE = -1
@@ -39,7 +33,7 @@ NO_RULE = -1
 
 
 @dataclass(frozen=True)
-class TracedCandidate:
+class TracedContinuation:
     """A continuation of a hypothesis in one step: either a candidate, or a continuation that a rule forbade."""
 
     token: int
@@ -82,29 +76,30 @@ class TracedCandidate:
     With required terms, it is minus infinity if the hypothesis lacks one of them and another candidate of the step
     lacks none. A candidate that ends in EOS counts as lacking none.
     """
-    rule: str = ""
-    """Name of the setting whose rule forbade the continuation, "prefix" if the sentence's prefix forbade it, or "" if
-    it was a candidate."""
+    forbidden_by: str | None = None
+    """What forbade the continuation: the name of a setting (or of two), "prefix", or the name of a registered rule;
+    None for a candidate."""
 
     @property
     def is_forbidden(self) -> bool:
         """Whether a rule forbade the continuation."""
-        return self.rule != ""
+        return self.forbidden_by is not None
 
 
 @dataclass(frozen=True)
 class SearchTrace:
     """The decisions made in the search on one sentence."""
 
-    steps: list[list[TracedCandidate]]
+    steps: list[list[TracedContinuation]]
     """The candidates of each step in the order of `nmtkit.decoding.candidates.Candidates`, followed by forbidden
     continuations, the most likely ones first.
 
     A forbidden continuation is recorded if it is among the K most likely forbidden ones and at least as likely as the
-    worst candidate of the step; an empty place (see `Candidates.scores`) counts as minus infinity. The step would
-    probably have considered such a continuation. This does not take into account penalties, groups and the randomness
-    of samples. PAD, BOS, tokens to which the model gives a probability of zero, and continuations that only terms
-    forbid are never recorded.
+    worst candidate of the step; an empty place (see `Candidates.scores`) counts as minus infinity. If the step has
+    an empty place (for example after a sample has ended, or in the last step with `at_limit: end`), the K most likely
+    forbidden ones are all recorded, even if the step could not have considered them. Penalties, groups and the
+    randomness of samples are not taken into account. PAD, BOS, tokens to which the model gives a probability of zero,
+    and continuations that only terms forbid are never recorded.
     """
     hypotheses: list[Hypothesis]
     """The hypotheses that the search found, best first, at most K: finished ones and those cut at the length limit.
@@ -115,6 +110,7 @@ class SearchTrace:
     """Maximum number of tokens, including EOS."""
 
 
+# Not `inference_mode`, since a model may keep tensors from a search and use them in training; see `Engine.run`.
 @torch.no_grad()
 def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> SearchTrace:
     """Runs the search on the only sentence of a batch, and records the candidates of every step.
@@ -123,7 +119,9 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     in batches of different sizes. Random samples depend on `sentence_number`, the sentence's number in `Engine.run`.
 
     Raises:
-        RecipeError: the search does not support the batch; see `BeamSearch.begin`.
+        RecipeError: the batch has terms that this search does not support; a registered rule is combined with a prefix,
+            terms or a shortlist, or rejects the batch; or a shortlist is used without source text or with a model that
+            has no output matrix.
         CheckpointError: the model's log-probabilities are NaN.
     """
     assert batch.size == 1, f"the batch must have exactly one sentence, but has {batch.size}"
@@ -134,11 +132,11 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     # The number is part of the seed of random samples, and `begin` numbers the sentences of a batch from 0.
     number = torch.full_like(state.sentences.number, sentence_number)  # (B,)
     state.sentences = replace(state.sentences, number=number)
-    named_rules = _named_rules(state.sentences.rules, applicable_limits(config, batch))
+    named_rules = _named_rules(state)
 
     # 1. The search.
     parent_log_probs_per_step: list[Tensor] = []  # (W,) in each step
-    forbidden_per_step: list[list[TracedCandidate]] = []
+    forbidden_per_step: list[list[TracedContinuation]] = []
     results: list[StepResult] = []
     is_done = False
     while not is_done:
@@ -179,17 +177,17 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
         for continuation in forbidden:
             if continuation.log_prob >= worst_log_prob:
                 step.append(continuation)
-        step = [_with_extended_id(candidate, record, vocabulary_size) for candidate in step]
+        step = [_with_extended_id(continuation, record, vocabulary_size) for continuation in step]
         steps.append(step)
     return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=state.limits[0])
 
 
 def _with_extended_id(
-    candidate: TracedCandidate, record: SentenceRecord, vocabulary_size: int
-) -> TracedCandidate:
+    continuation: TracedContinuation, record: SentenceRecord, vocabulary_size: int
+) -> TracedContinuation:
     """Converts the token's id to an extended id; in the search, unknown words are numbered by source position."""
-    (extended_id,) = record.extended_ids([candidate.token], vocabulary_size)
-    return replace(candidate, token=extended_id)
+    (extended_id,) = record.extended_ids([continuation.token], vocabulary_size)
+    return replace(continuation, token=extended_id)
 
 
 # ----------------------------------------------------------------------------------------------------------- candidates
@@ -197,7 +195,7 @@ def _with_extended_id(
 
 def _traced_candidates(
     config: SearchConfig, result: StepResult, parent_log_probs: Tensor
-) -> list[TracedCandidate]:
+) -> list[TracedContinuation]:
     """Returns the candidates of a step, given the log-probabilities `(W,)` of the hypotheses before it."""
     candidates = result.candidates
     # If there are fewer than K survivors, other candidates fill their places. The scores of such places are minus
@@ -224,8 +222,10 @@ def _traced_candidates(
             continue
         group = _group_of_parent(config, parent, width)
         if group is None:
-            group = index // candidates_per_group  # the candidates are in the order of their groups
-        candidate = TracedCandidate(
+            # The candidates are in the order of their groups. (With a length limit of 1 and `at_limit: end`, the only
+            # candidate is the first one, which counts as a candidate of group 0.)
+            group = index // candidates_per_group
+        candidate = TracedContinuation(
             token=tokens[index],
             parent=parent,
             group=group,
@@ -250,7 +250,7 @@ def _group_of_parent(config: SearchConfig, parent: int, width: int) -> int | Non
     return parent // group_size
 
 
-def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCandidate]:
+def _without_repetitions(candidates: Sequence[TracedContinuation]) -> list[TracedContinuation]:
     """Removes duplicate candidates.
 
     A search with terms pads the survivors and the finished candidates to K with other candidates, so a candidate can be
@@ -258,7 +258,7 @@ def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCa
     """
     chosen = [candidate for candidate in candidates if _is_chosen(candidate)]
     others = [candidate for candidate in candidates if not _is_chosen(candidate)]
-    by_continuation: dict[tuple[int, int], TracedCandidate] = {}
+    by_continuation: dict[tuple[int, int], TracedContinuation] = {}
     for candidate in chosen + others:
         by_continuation.setdefault((candidate.parent, candidate.token), candidate)
     distinct = []
@@ -268,7 +268,7 @@ def _without_repetitions(candidates: Sequence[TracedCandidate]) -> list[TracedCa
     return distinct
 
 
-def _is_chosen(candidate: TracedCandidate) -> bool:
+def _is_chosen(candidate: TracedContinuation) -> bool:
     return candidate.ended or candidate.beam_index is not None
 
 
@@ -277,10 +277,11 @@ def _is_chosen(candidate: TracedCandidate) -> bool:
 
 def _forbidden_continuations(
     search: BeamSearch, state: SearchState, named_rules: Sequence[tuple[str, Rule]]
-) -> list[TracedCandidate]:
+) -> list[TracedContinuation]:
     """Returns the most likely continuations that rules forbid in the next step, at most K, best first.
 
-    See `SearchTrace.steps` for those that are left out.
+    The caller drops those less likely than the worst candidate. See `SearchTrace.steps` for those that are left out
+    here.
     """
     if not named_rules:
         return []
@@ -292,15 +293,17 @@ def _forbidden_continuations(
     output, _ = search.advance_model(state)
     token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
-    rule_indices = _forbidding_rules(search, state, token_log_probs, rules)  # (W,X)
+    rule_indices = _first_forbidding_rule(search, state, token_log_probs, rules)  # (W,X)
     rule_indices[:, [PAD, BOS]] = NO_RULE
 
     total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
     total_log_probs = total_log_probs.masked_fill(rule_indices == NO_RULE, -INFINITY)
-    best_totals, flat_indices = total_log_probs.flatten().sort(descending=True, stable=True)
-    n_returned = int((best_totals[: config.n_hypotheses] > -INFINITY).sum())
-    best_totals = best_totals[:n_returned]
-    flat_indices = flat_indices[:n_returned]
+    flat_totals = total_log_probs.reshape(1, -1)  # (1,W*X)
+    n_chosen = min(config.n_hypotheses, flat_totals.shape[1])
+    best_totals, flat_indices = stable_topk(flat_totals, n_chosen)  # (1,chosen)
+    is_forbidden = best_totals > -INFINITY  # (1,chosen)
+    best_totals = best_totals[is_forbidden]  # (M,)
+    flat_indices = flat_indices[is_forbidden]  # (M,)
     width, n_columns = token_log_probs.shape
     tokens = memory.ids_of(flat_indices % n_columns).tolist()
     parents = (flat_indices // n_columns).tolist()
@@ -309,26 +312,26 @@ def _forbidden_continuations(
     traced = []
     for rank, total_log_prob in enumerate(best_totals.tolist()):
         name, _ = named_rules[chosen_rule_indices[rank]]
-        continuation = TracedCandidate(
+        continuation = TracedContinuation(
             token=tokens[rank],
             parent=parents[rank],
             group=_group_of_parent(config, parents[rank], width),
             token_log_prob=best_token_log_probs[rank],
             log_prob=total_log_prob,
-            rule=name,
+            forbidden_by=name,
         )
         traced.append(continuation)
     return traced
 
 
-def _forbidding_rules(
+def _first_forbidding_rule(
     search: BeamSearch, state: SearchState, token_log_probs: Tensor, rules: Sequence[Rule]
 ) -> Tensor:
     """Returns the index in `rules` of the first rule that forbids each continuation, or `NO_RULE`, `(W,X)`.
 
     Each rule is applied to a copy of the model's log-probabilities `token_log_probs` `(W,X)`, not to the result of the
     rules that the search applies before it. `Rule.apply` does not change the rule, so this does not affect the search.
-    Although a rule forbids the continuation, the result is `NO_RULE` if
+    The entry is `NO_RULE` in three cases even if a rule sets the token to minus infinity:
 
     - the search allows it after all, because a later rule overrides the rule or because all other tokens are forbidden,
     - the model gives the token a probability of zero, or
@@ -340,9 +343,9 @@ def _forbidding_rules(
         token_log_probs.shape, NO_RULE, dtype=torch.long, device=token_log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
-        allowed_log_probs = rule.apply(token_log_probs.clone(), live)  # (W,X)
-        if rule.may_forbid_all:
-            allow_end_if_stuck(allowed_log_probs, token_log_probs[:, EOS])
+        allowed_log_probs = apply_rule(
+            rule, log_probs=token_log_probs.clone(), live=live, end=token_log_probs[:, EOS]
+        )  # (W,X)
         is_forbidden = is_possible & (allowed_log_probs == -INFINITY)  # (W,X)
         is_first = is_forbidden & (rule_indices == NO_RULE)  # (W,X)
         rule_indices.masked_fill_(is_first, index)
@@ -351,33 +354,18 @@ def _forbidding_rules(
     return rule_indices.masked_fill(is_allowed, NO_RULE)
 
 
-def _named_rules(rules: Sequence[Rule], config: SearchConfig) -> list[tuple[str, Rule]]:
-    """Returns the rules that come from settings or from the sentence's prefix, each with its name in the trace.
+def _named_rules(state: SearchState) -> list[tuple[str, Rule]]:
+    """Returns the rules that have a name in `SearchState.rule_names`, each with its name.
 
     They are in the order in which the search applies them, except that the forced prefix comes first. The prefix
     overrides earlier rules, so it is the one to name if several rules forbid the same continuation.
     """
-    prefix_rules = [rule for rule in rules if isinstance(rule, ForcedPrefix)]
-    other_rules = [rule for rule in rules if not isinstance(rule, ForcedPrefix)]
-    named_rules = []
-    for rule in prefix_rules + other_rules:
-        name = _rule_name(rule, config)
-        if name is not None:
+    named_rules: list[tuple[str, Rule]] = []
+    for name, rule in zip(state.rule_names, state.sentences.rules, strict=True):
+        if name is None:
+            continue
+        if name == PREFIX_NAME:
+            named_rules.insert(0, (name, rule))
+        else:
             named_rules.append((name, rule))
     return named_rules
-
-
-def _rule_name(rule: Rule, config: SearchConfig) -> str | None:
-    """Returns the name of the setting that adds a rule, "prefix" for a prefix, or None if every search has the rule.
-
-    `BeamSearch._begin_rules` adds the rules; a change in which setting adds which rule must be made in both places.
-    """
-    if isinstance(rule, ForbiddenTokens) and not config.forbid_unknown:
-        return None
-    if isinstance(rule, MinLength) and config.min_length_ratio:
-        # The larger of the two minimums applies to a sentence.
-        return "min_length or min_length_ratio" if config.min_length else "min_length_ratio"
-    if rule.name:
-        return rule.name
-    assert config.rule is not None, "only a registered rule may have no name"
-    return config.rule

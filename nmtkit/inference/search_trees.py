@@ -7,7 +7,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig
-from nmtkit.decoding.tracing import SearchTrace, TracedCandidate, trace_search
+from nmtkit.decoding.tracing import SearchTrace, TracedContinuation, trace_search
 from nmtkit.inference.inputs import SourceLine, make_batch
 from nmtkit.inference.result import Translation, merge_and_rerank
 from nmtkit.inference.translator import Translator
@@ -56,9 +56,9 @@ def search_tree(
     for step in trace.steps:
         steps.append(_tree_nodes(translator, step, source, parent_nodes))
         parent_nodes = {}
-        for node, candidate in enumerate(_ranked(step)):
-            if candidate.beam_index is not None:
-                parent_nodes[candidate.beam_index] = node
+        for node, continuation in enumerate(_ranked(step)):
+            if continuation.beam_index is not None:
+                parent_nodes[continuation.beam_index] = node
     if translator.config.needs_all_hypotheses:
         translations = merge_and_rerank(translations, translator.config)
     tree = SearchTree(
@@ -87,19 +87,20 @@ def describe_search(config: SearchConfig) -> str:
 
 
 FATES: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
-"""Possible fates of a candidate, in the order in which the nodes of a step are sorted."""
+"""Possible fates of a continuation, in the order in which the nodes of a step are sorted."""
 
 
-def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
-    """Sorts a step's candidates by fate, and survivors by beam index."""
+def _ranked(step: Sequence[TracedContinuation]) -> list[TracedContinuation]:
+    """Sorts a step's continuations by fate, and survivors by beam index."""
     return sorted(
-        step, key=lambda candidate: (FATES.index(_fate(candidate)), candidate.beam_index or 0)
+        step,
+        key=lambda continuation: (FATES.index(_fate(continuation)), continuation.beam_index or 0),
     )
 
 
 def _tree_nodes(
     translator: Translator,
-    step: Sequence[TracedCandidate],
+    step: Sequence[TracedContinuation],
     source: SourceLine,
     parent_nodes: Mapping[int, int],
 ) -> list[TreeNode]:
@@ -108,27 +109,27 @@ def _tree_nodes(
     `parent_nodes` has the node index of each hypothesis that survived the previous step, by its beam index.
     """
     nodes = []
-    for candidate in _ranked(step):
-        pieces = translator.tokenizers.tgt.pieces([candidate.token], source.oov)  # none for EOS
-        threshold = _survival_threshold(translator.config, candidate, step)
+    for continuation in _ranked(step):
+        pieces = translator.tokenizers.tgt.pieces([continuation.token], source.oov)  # none for EOS
+        threshold = _survival_threshold(translator.config, continuation, step)
         node = TreeNode(
             token=pieces[0] if pieces else translator.eos_token,
-            parent=parent_nodes[candidate.parent],
-            fate=_fate(candidate),
-            token_log_prob=candidate.token_log_prob,
-            log_prob=candidate.log_prob,
-            margin=None if threshold is None else candidate.log_prob - threshold,
-            score=candidate.ranking_score,
-            rule=candidate.rule,
+            parent=parent_nodes[continuation.parent],
+            fate=_fate(continuation),
+            token_log_prob=continuation.token_log_prob,
+            log_prob=continuation.log_prob,
+            margin=None if threshold is None else continuation.log_prob - threshold,
+            score=continuation.ranking_score,
+            rule=continuation.forbidden_by or "",
         )
         nodes.append(node)
     return nodes
 
 
 def _survival_threshold(
-    config: SearchConfig, candidate: TracedCandidate, step: Sequence[TracedCandidate]
+    config: SearchConfig, continuation: TracedContinuation, step: Sequence[TracedContinuation]
 ) -> float | None:
-    """Returns the log-probability that a candidate needed to survive the step; None if none of its group survived.
+    """Returns the log-probability that a continuation needed to survive the step; None if none of its group survived.
 
     EOS had to rank among the top k candidates of its group, where k is the group's number of hypotheses. Any other
     token, and any token that a rule forbade, had to be at least as probable as the least probable survivor of its
@@ -136,10 +137,10 @@ def _survival_threshold(
     """
     group = []
     for other in step:
-        is_same_group = candidate.group is None or other.group == candidate.group
+        is_same_group = continuation.group is None or other.group == continuation.group
         if is_same_group and not other.is_forbidden:
             group.append(other)
-    if candidate.token == EOS and not candidate.is_forbidden:
+    if continuation.token == EOS and not continuation.is_forbidden:
         # The best candidates of a group come first or, in a search with terms, the survivors. Samples are not sorted,
         # but there are at most k of them.
         group_size = config.n_hypotheses // config.n_groups
@@ -149,19 +150,19 @@ def _survival_threshold(
     return min((other.log_prob for other in successful), default=None)
 
 
-def _fate(candidate: TracedCandidate) -> Fate:
-    if candidate.is_forbidden:
+def _fate(continuation: TracedContinuation) -> Fate:
+    if continuation.is_forbidden:
         return "blocked"
-    if candidate.ended:
+    if continuation.ended:
         return "ended"
-    return "pruned" if candidate.beam_index is None else "kept"
+    return "pruned" if continuation.beam_index is None else "kept"
 
 
 def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation) -> RankedResult:
     """Returns a translation together with the tree position of its last token."""
     step = len(translation.token_log_probs) - 1
     fate: Fate = "ended" if translation.finished else "kept"
-    # The log-probabilities are bit-identical: see `TracedCandidate.log_prob`.
+    # The log-probabilities are bit-identical: see `TracedContinuation.log_prob`.
     nodes = [(node.fate, node.log_prob) for node in steps[step]]
     return RankedResult(
         text=translation.text,
@@ -183,7 +184,7 @@ _STOP_REASONS = {
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
     ended = 0
     for step in trace.steps:
-        ended += sum(candidate.ended for candidate in step)
+        ended += sum(continuation.ended for continuation in step)
     noun = "hypothesis" if ended == 1 else "hypotheses"
     count = f"{ended} {noun} ended"
     if isinstance(config, SamplingConfig) and ended == config.samples:

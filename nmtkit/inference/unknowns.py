@@ -38,37 +38,42 @@ class Replacement:
     source_word: str
     """The dictionary entry that was found, or else the source word, or unknown piece of a word, that is copied."""
     written: str
-    """The text that replaces the unknown word: the translation in the dictionary, or else `source_word` itself."""
+    """The text that replaces the unknown word: the translation in the dictionary, or else `source_word` itself. If
+    the target tokenizer is of kind `pieces`, the word-start marker of the source token is put before it."""
 
 
 class UnknownReplacer:
     """Replaces unknown words with source words or their translations.
 
-    With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word. With all other kinds, a word begins
-    at a word-start marker; its tokens are called its pieces. They include punctuation that is attached to the word,
-    such as a bracket before it or a comma after it. In scripts without spaces, each token is a word, and punctuation is
-    part of the word before it (see `display_word_spans`). The weight of a word is the sum of the weights of its pieces.
+    In the ordinary case, the source word with the largest attention weight is copied without the punctuation around
+    it. If the dictionary has a translation of this word, the translation is used instead.
 
-    Attention often spreads to the full stop, to EOS and to neighbouring words. These rules determine what replaces an
-    unknown word:
+    Attention often spreads to the full stop, to EOS and to neighbouring words, so these rules are applied in order:
 
-    1. Ignored tokens (`_text_tokens`, `_SourceWords.__init__`). EOS is ignored, and so are sentinels and the tokens
-       that an imported tokenizer adds to the line, such as language tokens. Known words without a letter or digit,
-       which are punctuation and symbols, are ignored unless there is nothing else.
+    1. Ignored tokens. Tags before the line (`replace_unknowns`), the final EOS (left out by the caller), sentinels and
+       tokens added by imported tokenizers (`_text_tokens`). Known words without a letter or digit
+       (`_SourceWords.__init__`), unless there is nothing else.
     2. Most attended word (`_SourceWords.choose`). Of the remaining words, the one with the largest weight is chosen.
-    3. Unknown words (`_SourceWords.choose`). The most attended *unknown* source word is preferred if it has at least
-       `MIN_UNKNOWN_SHARE` of the chosen word's weight, since the model most likely has no translation for a word that
-       is not in its source vocabulary. A single unknown piece makes a word unknown, but the weight of the whole word
-       counts.
-    4. Copying (`_SourceWords._choose_piece`). A word without unknown pieces is copied without the punctuation and
-       symbols around it, so `(dog).` gives `dog`. The signs of a number are copied, so `(-5%).` gives `-5%`. If a word
-       has unknown pieces, only the most attended of these is copied, because the unknown piece, not the known ones, is
-       what the model failed to translate. It is copied with any punctuation in it. But if it has less than
-       `MIN_UNKNOWN_SHARE` of the largest weight in the word, the word is copied as if it had no unknown pieces.
-    5. Dictionary (`_longest_entry`). Before the word or unknown piece of rule 4 is copied, it is looked up. An entry
-       matches if it is contained in the word or piece, and differs from it only in the punctuation and symbols that
-       rule 4 would remove around a word. The longest matching entry is used, or the first of several with the same
-       length, such as `(no` and `no)` for the word `(no)`.
+    3. Unknown words (`_SourceWords.choose`). The most attended *unknown* word is preferred if it has at least
+       `MIN_UNKNOWN_SHARE` of this weight. The model most likely cannot translate a word outside its source vocabulary.
+    4. Word or piece (`_SourceWords._word_or_piece`). Usually the whole word is used. If some of its pieces are unknown,
+       only the most attended unknown piece is used, because the model failed to translate this piece and not the known
+       ones. But if this piece has less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the whole word is
+       used.
+    5. Dictionary (`_longest_entry`). The word or piece is looked up. An entry matches if it is contained in the word or
+       piece, and differs from it only in punctuation that rule 6 would remove around a word. The longest matching
+       entry is used, or the first of several with the same length, such as `(no` and `no)` for the word `(no)`. The
+       translation is inserted as it is, without the punctuation that only the source word has.
+    6. Copying (`_word_or_piece`). If no entry matches, a whole word is copied without the punctuation and symbols
+       around it: `(dog).` gives `dog`. The signs of a number remain: `(-5%).` gives `-5%`. An unknown piece is copied
+       with its punctuation, because the tokenizer did not separate it: in tokenized text (kind `whitespace`), an
+       abbreviation such as `U.S.` is a single token.
+
+    With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word, and is its only piece. With all
+    other kinds, a word begins at a word-start marker, and its tokens are its pieces. They include punctuation that is
+    attached to the word, such as a bracket before it or a comma after it. In scripts without spaces, each token is a
+    word, and punctuation is part of the word before it (see `display_word_spans`). The weight of a word is the sum of
+    the weights of its pieces. A word is unknown if at least one of its pieces is.
 
     For example, let `ë` be the only unknown token of this source:
 
@@ -76,7 +81,7 @@ class UnknownReplacer:
         weight   0.1   0.1   0.3     0.1   0.2   0.2
 
     The words are `Zoë` with the weight 0.2 and `sleeps.` with the weight 0.6. Rule 2 chooses `sleeps.`, but rule 3
-    prefers `Zoë`, because 0.2 is at least 0.25 * 0.6. Rule 4 selects the piece `ë`, because 0.1 is at least 0.25 * 0.1,
+    prefers `Zoë`, because 0.2 is at least 0.25 * 0.6. Rule 4 uses the piece `ë`, because 0.1 is at least 0.25 * 0.1,
     so an entry `ë` matches, and an entry `Zoë` does not. If the weights of `▁Zo` and `ë` were 0.18 and 0.02, the word
     `Zoë` would be looked up and copied as a whole.
 
@@ -85,12 +90,13 @@ class UnknownReplacer:
     pieces. With kind `word`, the sign of a number is a separate word, so it is not copied with the number.
 
     Args:
-        tokenizers: the tokenizers that encode the sources, with the same languages, because each line is tokenized
-            again.
-        dictionary: translations of source words, spelled as in the text; with kind `pieces`, the word-start marker may
-            be omitted. An entry may include punctuation around the word, as in "U.S.", and then has precedence over an
-            entry without it. Only single words and unknown pieces are looked up, so an entry for several words never
-            matches; kind `word` also cuts "U.S." into several words.
+        tokenizers: the tokenizers of the model: `src` tokenizes each line again, so it must have the languages with
+            which the line was encoded, and `tgt` joins the tokens of the translation.
+        dictionary: translations of source words, spelled as in the text. With kind `pieces`, both sides consist of
+            pieces, and the first word-start marker may be omitted; further words of a translation need it. An entry may
+            include punctuation around the word, as in "U.S.", and then has precedence over an entry without it. Only
+            single words and unknown pieces are looked up, so an entry for several words never matches; kind `word` also
+            cuts "U.S." into several words.
 
     Raises:
         DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
@@ -134,13 +140,16 @@ class UnknownReplacer:
     ) -> tuple[str, list[Replacement]]:
         """Replaces the unknown words in a translation.
 
+        Each call tokenizes the line again if there are any, so an n-best list tokenizes it once per hypothesis.
+
         Args:
             line: the source line; the tags that precede it are not part of it.
             tokens: T target tokens, in which unknown words are `<unk>`, or `▁<unk>` with the kinds `word`, `whitespace`
                 and `wordpiece`.
-            attention: weights `(T, tags + L)`. The columns of the tags are followed by the columns of the first L
-                tokens of the line, which are the tokens that the model has read: if it truncated the source, the line
-                has more tokens. There is no column for the final EOS. Rows after the last target token are ignored.
+            attention: weights `(T', tags + L)` with T' >= T. Row t belongs to token t; further rows, such as that of
+                EOS, are ignored. The columns of the tags are followed by the columns of the first L tokens of the line,
+                which are the tokens that the model has read: if it truncated the source, the line has more tokens.
+                There is no column for the final EOS.
             tags: number of tags before the tokens of the line; a language tag within the line is not counted.
 
         Returns:
@@ -148,8 +157,8 @@ class UnknownReplacer:
         """
         tgt = self._tokenizers.tgt
         # The kinds `word`, `whitespace` and `wordpiece` add the word-start marker to the unknown word.
-        unknown_tokens = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
-        positions = [position for position, token in enumerate(tokens) if token in unknown_tokens]
+        unk_tokens = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
+        positions = [position for position, token in enumerate(tokens) if token in unk_tokens]
         if not positions:
             return tgt.join(tokens), []
         n_read = attention.shape[1] - tags
@@ -168,7 +177,15 @@ class UnknownReplacer:
             else:
                 source_word = entry
                 written = self._dictionary[entry]
-            new_tokens[position] = tokens[position].replace(SPECIALS[UNK], written)
+            if tgt.config.kind == "pieces":
+                # Here `<unk>` represents a piece with or without a marker, and `tgt.join` keeps all markers.
+                marker = WORD_START if choice.has_word_start else ""
+                new_tokens[position] = marker + written.removeprefix(WORD_START)
+            else:
+                # With sentencepiece and imported tokenizers, `<unk>` has no marker. Most of them split an unknown word
+                # into the tokens "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does not, the
+                # copy is attached to the preceding piece: "▁the", "<unk>" gives "theZoë".
+                new_tokens[position] = tokens[position].replace(SPECIALS[UNK], written)
             replacement = Replacement(
                 token=position,
                 source_token=tags + choice.line_token,
@@ -192,7 +209,9 @@ class _Choice:
     """The source word, or the unknown piece of one, that replaces an unknown target word."""
 
     line_token: int
-    """Index of the most attended token of the word or piece, among the tokens of the line without tags."""
+    """Token index of the piece, or of the most attended piece of the word; see `_SourceWords`."""
+    has_word_start: bool
+    """Whether the word or piece begins with a word-start marker, which the texts below do not have."""
     lookup_text: str
     """The text that is looked up in the dictionary, with punctuation."""
     copied_text: str
@@ -202,14 +221,17 @@ class _Choice:
 class _SourceWords:
     """The words of a source line.
 
-    All indices of tokens refer to the tokens that the source tokenizer returns for the line; tags are not counted. The
-    model has read the same tokens. They would differ with `tokenizer.sentences`, which puts EOS between sentences, but
-    the schema of recipes rejects this key for tasks with a target.
+    A token index counts the tokens of the line without tags; a word is a list of token indices.
+
+    The tokens are those that the source tokenizer returns for the line, and the model has read the same ones. They
+    would differ with `tokenizer.sentences`, which puts EOS between sentences, but the schema of recipes rejects this
+    key for tasks with a target.
 
     Args:
         tokenizer: the source tokenizer.
         line: the source line.
-        n_read: L, the number of the line's tokens that the model has read; later tokens are not used.
+        n_read: L, the number of the line's tokens that the model has read; later tokens are not used. If the line was
+            truncated inside a word, only the beginning of the word is copied.
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, n_read: int) -> None:
@@ -219,32 +241,30 @@ class _SourceWords:
         token_indices = list(self._tokens)
         tokens = list(self._tokens.values())
         ids = tokenizer.vocabulary.text_ids(tokens)
-        self._unknown_pieces: set[int] = set()
+        self._unknown_tokens: set[int] = set()
         """Indices of the tokens that are not in the vocabulary."""
         for token_index, token_id in zip(token_indices, ids, strict=True):
             if token_id == UNK:
-                self._unknown_pieces.add(token_index)
+                self._unknown_tokens.add(token_index)
         self._words: list[list[int]] = []
-        """For each word, the indices of its pieces."""
         if tokenizer.config.cuts_words:  # each token is a word
             self._words = [[token_index] for token_index in token_indices]
         else:
             for span in display_word_spans(tokens):
                 self._words.append(token_indices[span.start : span.stop])
-        self._unknown_words: list[int] = []
-        """Indices in `_words` of the words with unknown pieces."""
-        self._allowed_words: list[int] = []
-        """Indices in `_words` of the words that rule 1 of `UnknownReplacer` does not ignore."""
-        # Rule 1. The caller has left out EOS, and `_text_tokens` the special tokens. Known words without a letter or
-        # digit are also ignored.
-        for word_index, piece_indices in enumerate(self._words):
-            is_unknown = not self._unknown_pieces.isdisjoint(piece_indices)
+        self._unknown_words: list[list[int]] = []
+        """The words with unknown tokens."""
+        self._allowed_words: list[list[int]] = []
+        """The words that rule 1 of `UnknownReplacer` does not ignore."""
+        # Rule 1; `_text_tokens` has left out the special tokens.
+        for word in self._words:
+            is_unknown = not self._unknown_tokens.isdisjoint(word)
             if is_unknown:
-                self._unknown_words.append(word_index)
-            if is_unknown or _has_letter_or_digit(self._text_of(piece_indices)):
-                self._allowed_words.append(word_index)
+                self._unknown_words.append(word)
+            if is_unknown or _has_letter_or_digit(self._text_of(word)):
+                self._allowed_words.append(word)
         if not self._allowed_words:
-            self._allowed_words = list(range(len(self._words)))
+            self._allowed_words = self._words
 
     @property
     def is_empty(self) -> bool:
@@ -253,38 +273,49 @@ class _SourceWords:
 
     def choose(self, weights: NDArray[Any]) -> _Choice:
         """Applies rules 2 to 4 of `UnknownReplacer`, given the weights `(L,)` of the line's tokens."""
-        word_weights = [float(weights[piece_indices].sum()) for piece_indices in self._words]
+
+        def word_weight(word: list[int]) -> float:
+            return float(weights[word].sum())
+
         # Rule 2. `max` returns the first word if several have the same weight.
-        chosen_word = max(self._allowed_words, key=word_weights.__getitem__)
+        chosen_word = max(self._allowed_words, key=word_weight)
         # Rule 3.
         if self._unknown_words:
-            best_unknown = max(self._unknown_words, key=word_weights.__getitem__)
-            if word_weights[best_unknown] >= MIN_UNKNOWN_SHARE * word_weights[chosen_word]:
-                chosen_word = best_unknown
-        return self._choose_piece(self._words[chosen_word], weights)
+            unknown_word = max(self._unknown_words, key=word_weight)
+            if word_weight(unknown_word) >= MIN_UNKNOWN_SHARE * word_weight(chosen_word):
+                chosen_word = unknown_word
+        return self._word_or_piece(chosen_word, weights)
 
-    def _choose_piece(self, piece_indices: Sequence[int], weights: NDArray[Any]) -> _Choice:
+    def _word_or_piece(self, word: Sequence[int], weights: NDArray[Any]) -> _Choice:
         """Applies rule 4 of `UnknownReplacer`: chooses between a word and its most attended unknown piece.
 
-        The word is given by the indices of its pieces; `weights` `(L,)` are the weights of the line's tokens.
+        Also prepares the copy for rule 6. `weights` `(L,)` are the weights of the line's tokens.
         """
-        attended_piece = max(piece_indices, key=weights.__getitem__)
-        unknown_pieces = [index for index in piece_indices if index in self._unknown_pieces]
-        if unknown_pieces:
-            unknown_piece = max(unknown_pieces, key=weights.__getitem__)
-            if weights[unknown_piece] >= MIN_UNKNOWN_SHARE * weights[attended_piece]:
-                piece = self._text_of([unknown_piece])
-                return _Choice(line_token=unknown_piece, lookup_text=piece, copied_text=piece)
-        word = self._text_of(piece_indices)
+        attended_token = max(word, key=weights.__getitem__)
+        unknown_tokens = [
+            token_index for token_index in word if token_index in self._unknown_tokens
+        ]
+        if unknown_tokens:
+            unknown_token = max(unknown_tokens, key=weights.__getitem__)
+            if weights[unknown_token] >= MIN_UNKNOWN_SHARE * weights[attended_token]:
+                piece = self._text_of([unknown_token])
+                return _Choice(
+                    line_token=unknown_token,
+                    has_word_start=self._tokens[unknown_token].startswith(WORD_START),
+                    lookup_text=piece,
+                    copied_text=piece,
+                )
+        text = self._text_of(word)
         return _Choice(
-            line_token=attended_piece,
-            lookup_text=word,
-            copied_text=_without_punctuation_around(word),
+            line_token=attended_token,
+            has_word_start=self._tokens[word[0]].startswith(WORD_START),
+            lookup_text=text,
+            copied_text=_without_punctuation_around(text),
         )
 
-    def _text_of(self, piece_indices: Iterable[int]) -> str:
-        pieces = [self._tokens[index] for index in piece_indices]
-        return _join_pieces(self._tokenizer, pieces)
+    def _text_of(self, token_indices: Iterable[int]) -> str:
+        tokens = [self._tokens[token_index] for token_index in token_indices]
+        return _join_pieces(self._tokenizer, tokens)
 
 
 def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> dict[int, str]:
@@ -351,11 +382,11 @@ def _has_letter_or_digit(word: str) -> bool:
 def _without_punctuation_around(word: str) -> str:
     """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else.
 
-    Signs that are attached to the first or last digit, such as "-", "%" and currency signs, remain, because the number
-    would have a different meaning without them.
+    If the first remaining character is a digit, `+`, `-` or a currency sign directly before it remains; if the last one
+    is, `%`, `‰`, `°` or a currency sign directly after it remains. Several signs remain as well, as in `-$5`. Without
+    them, the number would have a different meaning. Numerals such as `½` count as digits.
 
-    Differs from `_has_letter_or_digit` in that combining marks are not stripped, because they are part of a word in
-    many scripts, although a word cannot consist of them alone.
+    Combining marks also remain, although `_has_letter_or_digit` does not count them as letters.
     """
     inner = [
         index
@@ -365,11 +396,11 @@ def _without_punctuation_around(word: str) -> str:
     if not inner:
         return word
     begin = inner[0]
-    if word[begin].isdigit():
+    if word[begin].isnumeric():
         while begin > 0 and _is_sign(word[begin - 1], _SIGNS_BEFORE_DIGIT):
             begin -= 1
     end = inner[-1] + 1
-    if word[end - 1].isdigit():
+    if word[end - 1].isnumeric():
         while end < len(word) and _is_sign(word[end], _SIGNS_AFTER_DIGIT):
             end += 1
     return word[begin:end]

@@ -16,7 +16,7 @@ from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.engine import Engine, search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
-from nmtkit.decoding.tracing import TracedCandidate, trace_search
+from nmtkit.decoding.tracing import TracedContinuation, trace_search
 from nmtkit.layers import kv_cache
 from nmtkit.layers.attention import Attention
 from nmtkit.models.abilities import auxiliary_logits, auxiliary_objective, pretraining_objectives
@@ -585,9 +585,9 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     grouped = trace_search(
         BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4), batch
     )
-    assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}
+    assert {one.group for step in grouped.steps for one in step if not one.forbidden_by} == {0, 1}
     slots: list[list[int]] = [[]]
-    traced: list[tuple[list[int], TracedCandidate]] = []
+    traced: list[tuple[list[int], TracedContinuation]] = []
     for step in trace.steps:
         here = [([*slots[one.parent], one.token], one) for one in step]
         kept = [(one.beam_index, path) for path, one in here if one.beam_index is not None]
@@ -598,13 +598,13 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
         assert one.log_prob == pytest.approx(float(row[: len(path)].sum()), abs=1e-9)
     ended = sorted((one.ranking_score for _, one in traced if one.ended), reverse=True)
     assert ended[: len(hypotheses)] == [one.score for one in hypotheses if one.finished]
-    assert any(one.rule for _, one in traced)
+    assert any(one.forbidden_by for _, one in traced)
     prompt = sentences(model)[0].prompt
     for path, one in (([*prompt, *path], one) for path, one in traced):
-        if one.rule == "no_repeat_ngram":
+        if one.forbidden_by == "no_repeat_ngram":
             assert path[-2:] in [path[at : at + 2] for at in range(len(path) - 2)]
-        elif one.rule:
-            assert one.token == {"min_length": EOS, "forbid_unknown": UNK}[one.rule]
+        elif one.forbidden_by:
+            assert one.token == {"min_length": EOS, "forbid_unknown": UNK}[one.forbidden_by]
 
 
 @pytest.mark.parametrize("model", few(Decoder), indirect=True)

@@ -206,7 +206,7 @@ def test_every_step_is_traced(model: Decoder) -> None:
     same([trace.hypotheses[:3]], search_batch(model, prompts(PROMPTS[0]), config, 3))
     assert trace.length_limit == 6
     assert isinstance(model, RecurrentModel) or any(
-        one.rule == "no_repeat_ngram" for step in trace.steps for one in step
+        one.forbidden_by == "no_repeat_ngram" for step in trace.steps for one in step
     )
 
 

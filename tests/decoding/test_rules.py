@@ -20,6 +20,7 @@ from nmtkit.decoding.rules import (
     NoRepeatedNgrams,
     Rule,
     allow_end_if_stuck,
+    apply_rule,
 )
 from nmtkit.decoding.scorers import (
     COVERAGE_PENALTIES,
@@ -68,9 +69,7 @@ def live(
 def under(rules: list[Rule], log_probs: torch.Tensor, hypotheses: LiveHypotheses) -> torch.Tensor:
     end = log_probs[:, EOS].clone()
     for rule in rules:
-        log_probs = rule.apply(log_probs, hypotheses)
-        if rule.may_forbid_all:
-            allow_end_if_stuck(log_probs, end)
+        log_probs = apply_rule(rule, log_probs=log_probs, live=hypotheses, end=end)
     return log_probs
 
 

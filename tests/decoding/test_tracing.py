@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.rules import ForbiddenTokens
 from nmtkit.decoding.tracing import SearchTrace, trace_search
 from tests.decoding.table_model import (
     A,
@@ -90,9 +91,14 @@ def test_a_continuation_that_the_prefix_forbids_has_its_name() -> None:
     # The prefix leaves one candidate, so other places are empty and the three most likely tokens are recorded.
     log_probs = tables[0, 0, BOS].clone()
     log_probs[[PAD, BOS, 6]] = -torch.inf
-    expected = [(6, ""), *((token, "prefix") for token in log_probs.topk(3).indices.tolist())]
-    assert [(candidate.token, candidate.rule) for candidate in first_step] == expected
-    assert [candidate.rule for candidate in second_step] == ["", "prefix", "prefix", "prefix"]
+    expected = [(6, None), *((token, "prefix") for token in log_probs.topk(3).indices.tolist())]
+    assert [(candidate.token, candidate.forbidden_by) for candidate in first_step] == expected
+    assert [candidate.forbidden_by for candidate in second_step] == [
+        None,
+        "prefix",
+        "prefix",
+        "prefix",
+    ]
     assert not any(candidate.is_forbidden for step in others for candidate in step)
 
 
@@ -113,9 +119,37 @@ def test_an_end_before_the_minimum_length_is_named_after_the_setting(
     trace = trace_search(search, sources(4))  # three tokens and EOS
     for number, step in enumerate(trace.steps):
         forbidden = {
-            (candidate.token, candidate.rule) for candidate in step if candidate.is_forbidden
+            (candidate.token, candidate.forbidden_by)
+            for candidate in step
+            if candidate.is_forbidden
         }
         assert forbidden == ({(EOS, name)} if number < 3 else set())
+
+
+class NamedForbidden(ForbiddenTokens):
+    name = "no-end"
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"), [(ForbiddenTokens([EOS]), "brackets"), (NamedForbidden([EOS]), "no-end")]
+)
+def test_a_registered_rule_has_its_name_or_the_value_of_the_setting(
+    rule: ForbiddenTokens, name: str
+) -> None:
+    tables = random_tables(1, 6, SIZE)
+    tables[..., [EOS, UNK]] += 3
+    search = BeamSearch(
+        TableModel(tables.log_softmax(-1)),
+        unlimited(beam_size=3, max_length=4, rule="brackets", forbid_unknown=True),
+        token_classes=TokenClasses(rule=rule),
+    )
+    for step in trace_search(search, sources(4)).steps:
+        forbidden = {
+            (candidate.token, candidate.forbidden_by)
+            for candidate in step
+            if candidate.is_forbidden
+        }
+        assert forbidden == {(EOS, name), (UNK, "forbid_unknown")}
 
 
 @pytest.mark.parametrize(

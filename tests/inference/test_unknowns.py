@@ -22,6 +22,12 @@ TEXT = [
 
 WORDS = learned(TEXT, vocab_size=40)
 UNKNOWN = "▁<unk>"
+"""The unknown word with the kinds `word` and `whitespace`."""
+
+
+def unknown_word(replacer: UnknownReplacer) -> list[str]:
+    """Returns a translation that consists of the unknown word, as the target tokenizer represents it."""
+    return replacer._tokenizers.tgt.pieces([UNK])
 
 
 def replaced(
@@ -114,7 +120,7 @@ def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
     (one,) = UnknownReplacer(tokenizers).replace_unknowns("the dog Zyx", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("Zyx", 3)
     (one,) = UnknownReplacer(marian()).replace_unknowns(
-        ">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03]])
+        ">>en_XX<< I", ["<unk>"], np.array([[0.9, 0.02, 0.03]])
     )[1]
     assert (one.source_word, one.source_token) == ("I", 2)
 
@@ -180,18 +186,42 @@ def test_entries_match_words_that_an_imported_tokenizer_does_not_know() -> None:
     assert one == Replacement(0, 2, "Zyx", "Zyxien")
 
 
-def test_entries_for_the_kind_pieces() -> None:
-    """An entry may have the word-start marker; several pieces never match a single one."""
-    line = "▁the ▁dog"
-    tokenizers = learned([line], "pieces")
+@pytest.mark.parametrize(
+    ("attended", "dictionary", "expected"),
+    [
+        ("▁Zoë", {}, "▁the ▁Zoë s"),
+        ("ë", {}, "▁the ë s"),
+        ("▁dog", {}, "▁the ▁dog s"),
+        ("▁dog", {"dog": "perro"}, "▁the ▁perro s"),
+        ("▁dog", {"▁dog": "▁perro"}, "▁the ▁perro s"),
+        ("▁dog", {"dog": "per ro ▁grande"}, "▁the ▁per ro ▁grande s"),
+        ("s", {"s": "es"}, "▁the es s"),
+        ("▁dog", {"do g": "perro"}, "▁the ▁dog s"),  # several pieces never match a single one
+    ],
+)
+def test_replacements_in_pieces_keep_the_word_start_marker_of_the_source(
+    attended: str, dictionary: dict[str, str], expected: str
+) -> None:
+    tokenizers = learned(["▁the ▁dog s"], "pieces")
+    tokens = tokenizers.tgt.pieces(tokenizers.tgt.encode("▁the ▁unknown s"))
+    assert tokens == ["▁the", "<unk>", "s"]
+    source = ["▁the", attended]
+    attention = np.array([[0.8, 0.1], [0.1, 0.8], [0.1, 0.1]])
+    replacer = UnknownReplacer(tokenizers, dictionary)
+    text, (replacement,) = replacer.replace_unknowns(" ".join(source), tokens, attention)
+    assert text == expected
+    assert (replacement.token, replacement.source_token) == (1, 1)
+
+
+def test_unknown_tokens_are_copied_with_their_punctuation() -> None:
+    line = "the (Zoë)."
+    tokenizers = learned(TEXT, "whitespace")
     attention = np.array([[0.1, 0.8]])
-    for dictionary, expected in (
-        ({"dog": "perro"}, "perro"),
-        ({"▁dog": "perro"}, "perro"),
-        ({"do g": "perro"}, "dog"),
-    ):
-        replacer = UnknownReplacer(tokenizers, dictionary)
-        assert replacer.replace_unknowns(line, [UNKNOWN], attention)[0].strip("▁") == expected
+    copied, _ = UnknownReplacer(tokenizers).replace_unknowns(line, [UNKNOWN], attention)
+    assert copied == "(Zoë)."
+    replacer = UnknownReplacer(tokenizers, {"Zoë": "Zoe"})
+    translated, _ = replacer.replace_unknowns(line, [UNKNOWN], attention)
+    assert translated == "Zoe"
 
 
 @pytest.mark.parametrize("kind", ["char", "whitespace"])
@@ -209,7 +239,7 @@ def test_dictionary_entries_may_have_punctuation(kind: str) -> None:
         ("(no)", "nein", "no"),
     ]:
         weights = np.full((1, len(tokenizer.tokens(word))), 0.1)
-        new_text, (one,) = replacer.replace_unknowns(word, [UNKNOWN], weights)
+        new_text, (one,) = replacer.replace_unknowns(word, unknown_word(replacer), weights)
         assert (new_text, one.source_word, one.written) == (expected, source_word, expected)
 
 
@@ -236,6 +266,7 @@ def test_of_two_entries_with_the_same_length_the_first_is_used() -> None:
         ("-$5", "-$5"),
         ("5€.", "5€"),
         ("-5%", "-5%"),
+        ("(-½).", "-½"),
         # These are not signs of a number.
         ("5-", "5"),
         ("%5", "5"),
@@ -246,7 +277,7 @@ def test_of_two_entries_with_the_same_length_the_first_is_used() -> None:
 def test_signs_of_numbers_are_copied(kind: str, word: str, copied: str) -> None:
     replacer = UnknownReplacer(learned([*TEXT, word], kind, vocab_size=60))
     weights = np.full((1, len(replacer._tokenizers.src.tokens(word))), 0.1)
-    text, (replacement,) = replacer.replace_unknowns(word, [UNKNOWN], weights)
+    text, (replacement,) = replacer.replace_unknowns(word, unknown_word(replacer), weights)
     assert text == replacement.source_word == copied
 
 
@@ -265,7 +296,7 @@ def test_entries_for_numbers_match_only_with_their_signs(kind: str) -> None:
         ("(-7).", "minus seven"),
     ]:
         weights = np.full((1, len(replacer._tokenizers.src.tokens(word))), 0.1)
-        assert replacer.replace_unknowns(word, [UNKNOWN], weights)[0] == expected
+        assert replacer.replace_unknowns(word, unknown_word(replacer), weights)[0] == expected
 
 
 def test_a_token_of_a_script_without_spaces_is_a_word() -> None:
@@ -275,7 +306,7 @@ def test_a_token_of_a_script_without_spaces_is_a_word() -> None:
     for character, expected in (("京", "京"), ("北", "north")):
         attention = np.full((1, len(tokens)), 0.01)
         attention[0, tokens.index(character)] = 0.5
-        assert replacer.replace_unknowns(line, [UNKNOWN], attention)[0] == expected
+        assert replacer.replace_unknowns(line, ["<unk>"], attention)[0] == expected
 
 
 def test_several_unknown_words_and_none() -> None:

@@ -323,7 +323,6 @@ def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path: Path) ->
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
     start_two(one_of_two, tmp_path)
 
