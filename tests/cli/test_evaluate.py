@@ -34,7 +34,7 @@ def test_the_setting_that_limits_the_length_is_named(
     )
     done = succeeded(console("evaluate", "-m", "mine", *source_and_ref, *limit))
     assert (
-        "outputs reached the length limit; to raise the limit, use --max-length or --search max_length_ratio=R"
+        "if they look cut off, raise the limit with --max-length or --search max_length_ratio=R"
         in done.err
     )
 

@@ -164,7 +164,7 @@ def test_chosen_candidates_that_the_length_limit_cut_are_reported(
     words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3")
     assert "length limit" not in succeeded(console(*words, "--search", "at_limit=end")).err
     cut = succeeded(console(*words, "--search", "max_length=1")).err
-    assert "2 of the translations reached the length limit" in cut
+    assert "warning: 2 of 2 translations reached the length limit (line 1, line 2)" in cut
 
 
 def test_samples_of_rerank_do_not_depend_on_the_lines_read_at_a_time(

@@ -233,10 +233,10 @@ def test_the_setting_that_limits_the_length_is_named(console: Command) -> None:
     short = ["--min-length", "0", *SHORT_RATIO]
     done = console("summarize", *short, stdin=as_text(ARTICLES))
     assert (
-        "of the summaries reached the length limit before they were finished; if they look cut off, raise"
-        in done.err
+        "warning: 3 of 4 summaries reached the length limit (line 1, line 3, line 4): " in done.err
     )
-    assert "--search max_length_ratio=R" in done.err
+    assert "if they look cut off, raise the limit with --max-length or --search" in done.err
+    assert "max_length_ratio=R" in done.err
 
 
 def test_penalties_reach_the_search(console: Command) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.cli.text_io.results import UnfinishedOutputs
 from tests.support.commands import WORDS, Command, json_lines, refused, succeeded, write_lines
 
 LINE = "Ba ce di. Fo gu ha na! Je ki lo."
@@ -119,11 +120,49 @@ def test_terms_that_cost_much_log_probability_are_reported(
     )
 
 
+LOOP = "und ich und ich und ich und ich"
+CUT = "the old man has seen the dog in the"
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], ""),
+        (
+            [CUT],
+            "warning: 1 of 9 outputs reached the length limit (line 1): if they look cut off, raise the limit with "
+            "--max-length",
+        ),
+        (
+            [LOOP] * 7,
+            "warning: 7 of 9 outputs reached the length limit (line 1, line 2, line 3, line 4, line 5, and 2 more): "
+            "they repeat the same words until the limit, which --no-repeat-ngram 3 prevents",
+        ),
+        (
+            [LOOP, CUT],
+            "warning: 2 of 9 outputs reached the length limit (line 1, line 2): 1 of them repeat the same words until "
+            "the limit, which --no-repeat-ngram 3 prevents; if they look cut off, raise the limit with --max-length",
+        ),
+    ],
+)
+def test_outputs_that_reach_the_limit_are_named_and_loops_are_told_apart(
+    texts: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished = UnfinishedOutputs()
+    for number, text in enumerate(texts, start=1):
+        unfinished.add(f"line {number}", text)
+    unfinished.warn("outputs", 9, "--max-length")
+    assert capsys.readouterr().err.strip() == expected
+    unrepeated = UnfinishedOutputs(may_repeat=False)
+    unrepeated.add("line 1", LOOP)
+    unrepeated.warn("outputs", 9, "--max-length")
+    assert "if they look cut off" in capsys.readouterr().err
+
+
 def test_repetitions_are_reported_with_the_remedy(run: list[str], console: Command) -> None:
     lines = "".join(" ".join([word] * 12) + "\n" for word in WORDS[:6])
     free = console(*run, "--search", "min_length_ratio=2", "--max-length", "40", stdin=lines)
-    assert "the translations repeat themselves" in free.err
-    assert "--no-repeat-ngram 3" in free.err
+    assert "warning: the translations repeat themselves" in free.err
     prevented = console(
         *run, "--no-repeat-ngram", "3", "--search", "min_length_ratio=2", stdin=lines
     )

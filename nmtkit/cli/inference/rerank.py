@@ -87,10 +87,9 @@ def run_rerank(
 
     def write(candidates: Sequence[Candidate]) -> None:
         ranked = rerank(candidates, chosen)
-        printer.lines, printer.unfinished = (
-            printer.lines + 1,
-            printer.unfinished + (not ranked[0].finished),
-        )
+        printer.lines += 1
+        if not ranked[0].finished:
+            printer.unfinished.add(printer.place, ranked[0].text)
         if as_json:
             best, *others = [asdict(one) | {"score": one.score(chosen)} for one in ranked]
             results.write_json_line({"line": printer.number, "best": best, "others": others})

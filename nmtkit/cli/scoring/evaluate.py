@@ -15,7 +15,7 @@ from nmtkit.cli.inference import model_options
 from nmtkit.cli.pictures.figures import save_pictures
 from nmtkit.cli.scoring import scoring
 from nmtkit.cli.scoring.score_summaries import refuse_empty
-from nmtkit.cli.terminal.reporting import note, tell
+from nmtkit.cli.terminal.reporting import note
 from nmtkit.cli.text_io import results
 from nmtkit.cli.text_io.reading import windows
 from nmtkit.config.tasks.task import TASKS, Task
@@ -139,18 +139,18 @@ def _report_limits(system: TextModel, outputs: Sequence[Translation]) -> tuple[i
     Returns the numbers of truncated sources and of unfinished outputs.
     """
     n_truncated = sum(output.src_left_out > 0 for output in outputs)
-    n_unfinished = sum(not output.finished for output in outputs)
+    may_repeat = isinstance(system, Translator) and not system.config.no_repeat_ngram
+    unfinished = results.UnfinishedOutputs(may_repeat)
+    for number, output in enumerate(outputs, start=1):
+        if not output.finished:
+            unfinished.add(f"line {number}", output.text)
     results.tell_cut(n_truncated, len(outputs), "sources", system)
-    if n_unfinished:
-        tell(
-            f"{n_unfinished} of {len(outputs)} outputs reached the length limit; "
-            "to raise the limit, use --max-length or --search max_length_ratio=R"
-        )
+    unfinished.warn("outputs", len(outputs), "--max-length or --search max_length_ratio=R")
     unknown_tokens = results.UnknownTokens("source")
     for output in outputs:
         unknown_tokens.add(output.src_tokens)
     unknown_tokens.tell_if_many()
-    return n_truncated, n_unfinished
+    return n_truncated, unfinished.count
 
 
 def _answers(

@@ -30,14 +30,16 @@ from nmtkit.inference.long_texts import JoinedTranslation
 from nmtkit.inference.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
-NUMBER_FAULTS_SHOWN = 5
-"""Maximum number of lines with missing numbers that a message lists; the others are only counted."""
+LINES_SHOWN = 5
+"""Maximum number of lines that a message lists; the others are only counted."""
 FORCED_COMPARED = 20
 """Maximum number of outputs with terms that are compared with the results of a search without terms."""
 REPEATED_SHARE = 0.2
 """Share of repeated trigrams above which a message recommends preventing repetitions."""
 MIN_TRIGRAMS = 30
 """Minimum number of trigrams at which the share of repeated trigrams is meaningful."""
+LOOPING_SHARE = 0.4
+"""Share of repeated trigrams above which an unfinished output is considered a loop of the same words."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
@@ -179,6 +181,54 @@ class UnknownTokens:
 
 
 @dataclass
+class UnfinishedOutputs:
+    """Counts the outputs that reached the length limit, for a warning at the end of a command."""
+
+    may_repeat: bool = True
+    """Whether the search may repeat n-grams; if not, no output can loop."""
+    count: int = 0
+    looping: int = 0
+    """Number of unfinished outputs that repeat the same words until the limit."""
+    places: list[str] = field(default_factory=list)
+    """Places of the first unfinished outputs."""
+
+    def add(self, place: str, text: str) -> None:
+        """Adds an unfinished output of the line at `place`."""
+        self.count += 1
+        if len(self.places) < LINES_SHOWN:
+            self.places.append(place)
+        trigrams, repeated = count_trigrams(text)
+        self.looping += self.may_repeat and repeated > LOOPING_SHARE * trigrams
+
+    def warn(self, outputs: str, total: int, remedy: str) -> None:
+        """Warns on stderr if there are unfinished outputs, and says what to do about them.
+
+        `outputs` is a plural noun, `total` the number of all outputs, and `remedy` names the options that raise the
+        length limit.
+        """
+        if not self.count:
+            return
+        more = self.count - len(self.places)
+        places = ", ".join(self.places) + (f", and {more} more" if more else "")
+        advice = f"if they look cut off, raise the limit with {remedy}"
+        if self.looping:
+            all_loop = self.looping == self.count
+            which = "they repeat" if all_loop else f"{self.looping} of them repeat"
+            loops = f"{which} the same words until the limit, which --no-repeat-ngram 3 prevents"
+            advice = loops if all_loop else f"{loops}; {advice}"
+        tell(
+            f"warning: {self.count} of {total} {outputs} reached the length limit ({places}): {advice}"
+        )
+
+
+def count_trigrams(text: str) -> tuple[int, int]:
+    """Returns the number of trigrams of words in a text, and how many of them repeat an earlier one."""
+    words = words_of(text)
+    trigrams = list(zip(words, words[1:], words[2:], strict=False))
+    return len(trigrams), len(trigrams) - len(set(trigrams))
+
+
+@dataclass
 class Printer:
     """Writes outputs to standard output, line by line, and collects facts that the user should know at the end."""
 
@@ -198,8 +248,8 @@ class Printer:
     folder: OutputFolder | None = field(default_factory=output_folder)
     lines: int = 0
     """Number of input lines whose outputs were written."""
-    unfinished: int = 0
-    """Number of lines whose output reached the length limit."""
+    unfinished: UnfinishedOutputs = field(init=False)
+    """Lines whose output reached the length limit."""
     cut: int = 0
     """Number of input lines that were truncated."""
     sources: UnknownTokens = field(default_factory=lambda: UnknownTokens("source"))
@@ -213,6 +263,9 @@ class Printer:
     repeated_trigrams: int = 0
     forced: list[tuple[str, Translation]] = field(default_factory=list)
     """The first outputs that had to contain terms, each after the place of its line, for messages."""
+
+    def __post_init__(self) -> None:
+        self.unfinished = UnfinishedOutputs(self.may_repeat)
 
     @property
     def number(self) -> int:
@@ -289,17 +342,13 @@ class Printer:
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
             tell(f"{count}, because the search found no more, or because duplicates were merged")
-        if self.unfinished:
-            tell(
-                f"{self.unfinished} of the {outputs} reached the length limit before they were finished; "
-                f"if they look cut off, raise the limit with {remedy}"
-            )
+        self.unfinished.warn(outputs, self.lines, remedy)
         repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
         if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
             share = self.repeated_trigrams / self.trigrams
             tell(
-                f"the {outputs} repeat themselves ({share:.0%} of their trigrams are repeated); to prevent this, use "
-                "--no-repeat-ngram 3"
+                f"warning: the {outputs} repeat themselves ({share:.0%} of their trigrams are repeated); to prevent "
+                "this, use --no-repeat-ngram 3"
             )
         if self.number_fault_count:
             more = self.number_fault_count - len(self.number_faults)
@@ -316,16 +365,16 @@ class Printer:
         faults = [fault for part in parts for fault in part.unmet_constraints]
         for fault in dict.fromkeys(faults):
             tell(f"{self.place}: the translation {fault}")
-        self.unfinished += any(not part.finished for part in parts)
+        if any(not part.finished for part in parts):
+            self.unfinished.add(self.place, best.text)
         self.cut += any(part.src_left_out > 0 for part in parts)
         if self.may_repeat:
-            words = words_of(best.text)
-            trigrams = list(zip(words, words[1:], words[2:], strict=False))
-            self.trigrams += len(trigrams)
-            self.repeated_trigrams += len(trigrams) - len(set(trigrams))
+            trigrams, repeated = count_trigrams(best.text)
+            self.trigrams += trigrams
+            self.repeated_trigrams += repeated
         if self.checks_numbers and best.missing_numbers:
             self.number_fault_count += 1
-            if len(self.number_faults) < NUMBER_FAULTS_SHOWN:
+            if len(self.number_faults) < LINES_SHOWN:
                 self.number_faults.append(f"{self.place} ({', '.join(best.missing_numbers)})")
         for part in parts:
             if (

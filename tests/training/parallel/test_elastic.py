@@ -100,7 +100,6 @@ def one_of_three_judges(rank: int, port: int, folder: str) -> None:
     processes.leave()
 
 
-@pytest.mark.slow
 def test_validation_of_three_processes_is_that_of_one(tmp_path: Path) -> None:
     for name, count, seed in (("train", 60, 1), ("valid", 10, 2), ("test", 2, 3)):
         write_pairs(tmp_path, name, sentence_pairs(count, seed))
