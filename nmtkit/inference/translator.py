@@ -367,7 +367,9 @@ class Translator(TextModel):
 
     def _require_falls_back(self, reason: str) -> None:
         if not self.falls_back:
-            raise NmtkitError(f"{reason}; remove the unsupported options, or use `--engine auto`")
+            raise NmtkitError(
+                f"{reason}; remove the unsupported options, or leave --engine and --precision at auto"
+            )
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
         """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""

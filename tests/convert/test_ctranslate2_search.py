@@ -198,7 +198,10 @@ def test_without_the_library_one_message_names_the_extra(
         NmtkitError, match=f"^{missing}; remove the unsupported options, or use --engine nmtkit$"
     ):
         by_ctranslate2(run)
-    with pytest.raises(NmtkitError, match=f"^precision int8 needs ctranslate2: {missing}"):
+    remedy_of_int8 = "remove the unsupported options, or remove --precision int8"
+    with pytest.raises(
+        NmtkitError, match=f"^precision int8 needs ctranslate2: {missing}; {remedy_of_int8}$"
+    ):
         opened(run, precision="int8")
     with pytest.raises(NmtkitError, match=f"^ctranslate2 is not installed; {remedy}$"):
         export_run(Run(RunFolder(run)), "ctranslate2", run / "out")
@@ -334,7 +337,7 @@ def test_constraints_from_python(run: Path) -> None:
         by_ctranslate2(run).search(["ba"], 4)
     with pytest.raises(
         NmtkitError,
-        match=r"^ctranslate2 does not support attention; remove the unsupported options, or use `--engine auto`$",
+        match=r"^ctranslate2 does not support attention; remove the unsupported options, or leave --engine and --precision at auto$",
     ):
         by_ctranslate2(run).search(["ba"], need_attention=True)
 

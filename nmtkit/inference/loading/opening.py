@@ -277,9 +277,11 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
             reason = str(fault)
     if reason:
         if is_required:
+            remedy = "use --engine nmtkit"
             if options.engine != CTRANSLATE2:
                 reason = f"precision {options.precision} needs {CTRANSLATE2}: {reason}"
-            raise NmtkitError(f"{reason}; remove the unsupported options, or use --engine nmtkit")
+                remedy = f"remove --precision {options.precision}"
+            raise NmtkitError(f"{reason}; remove the unsupported options, or {remedy}")
         notify(f"engine nmtkit: {reason}")
         return None
     for message in messages:
