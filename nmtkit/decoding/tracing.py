@@ -1,10 +1,17 @@
 """Traces the search on one sentence: the candidates of each step, and likely continuations that rules forbade.
 
-The candidates come from the results of the steps. These results do not show what the rules forbade, so before each
-step, the model is run and each rule is applied on its own. If any rule comes from a setting or a prefix, the model
-therefore runs twice per step.
+The candidates come from the results of the steps, which do not show what the rules forbade. So if any rule comes from a
+setting or a prefix, the model is run once more before each step, and each of these rules is applied to its
+log-probabilities on its own. A continuation that the search forbids is attributed to the first rule that forbids it on
+its own, or to the prefix if that does.
 
-Notation as in `nmtkit.decoding.beam_search`, with B = 1 and N = W.
+    K   beam size, or number of samples
+    W   hypotheses that a step continues: 1 in the first step, otherwise K
+    V   size of the target vocabulary
+    X   columns of scores: the target vocabulary, or the words of a shortlist, and source positions to copy
+    C   candidates of a step
+
+There is one sentence (B = 1), so the search has N = W hypotheses.
 """
 
 from collections.abc import Sequence
@@ -28,7 +35,7 @@ from nmtkit.decoding.rules import INFINITY, Rule, apply_rule
 from nmtkit.decoding.search_state import PREFIX_NAME, SearchState
 from nmtkit.decoding.settings import SearchConfig
 
-NO_RULE = -1
+_NO_RULE = -1
 """Represents "no rule" among the indices of rules."""
 
 
@@ -91,15 +98,19 @@ class SearchTrace:
     """The decisions made in the search on one sentence."""
 
     steps: list[list[TracedContinuation]]
-    """The candidates of each step in the order of `nmtkit.decoding.candidates.Candidates`, followed by forbidden
-    continuations, the most likely ones first.
+    """The candidates of each step in the order of `nmtkit.decoding.candidates.Candidates`, without empty places and
+    duplicates, followed by forbidden continuations, the most likely ones first.
 
     A forbidden continuation is recorded if it is among the K most likely forbidden ones and at least as likely as the
-    worst candidate of the step; an empty place (see `Candidates.scores`) counts as minus infinity. If the step has
-    an empty place (for example after a sample has ended, or in the last step with `at_limit: end`), the K most likely
-    forbidden ones are all recorded, even if the step could not have considered them. Penalties, groups and the
-    randomness of samples are not taken into account. PAD, BOS, tokens to which the model gives a probability of zero,
-    and continuations that only terms forbid are never recorded.
+    worst candidate of the step.
+
+    - If the step has an empty place (see `Candidates.scores`), for example after a sample has ended, or in the last
+      step with `at_limit: end`, the K most likely ones are all recorded, even if the step could not have considered
+      them.
+    - Penalties, groups and the randomness of samples are not taken into account.
+    - PAD, BOS, words outside a shortlist, tokens to which the model gives a probability of zero, continuations that
+      only terms forbid, and those that a registered rule forbids only because of what earlier rules have changed are
+      never recorded.
     """
     hypotheses: list[Hypothesis]
     """The hypotheses that the search found, best first, at most K: finished ones and those cut at the length limit.
@@ -108,6 +119,17 @@ class SearchTrace:
     """
     length_limit: int
     """Maximum number of tokens, including EOS."""
+
+
+@dataclass(frozen=True)
+class _RecordedStep:
+    """One step of the search, and what is known only before it."""
+
+    parent_log_probs: Tensor
+    """Log-probabilities of the hypotheses that the step continues, `(W,)`."""
+    forbidden: list[TracedContinuation]
+    """The K most likely continuations that rules forbid."""
+    result: StepResult
 
 
 # Not `inference_mode`, since a model may keep tensors from a search and use them in training; see `Engine.run`.
@@ -135,23 +157,22 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     named_rules = _named_rules(state)
 
     # 1. The search.
-    parent_log_probs_per_step: list[Tensor] = []  # (W,) in each step
-    forbidden_per_step: list[list[TracedContinuation]] = []
-    results: list[StepResult] = []
+    recorded_steps: list[_RecordedStep] = []
     is_done = False
     while not is_done:
-        # This view keeps its values, because `BeamSearch.step` replaces the tensors of the state, as its docstring
-        # promises, instead of writing to them.
-        parent_log_probs_per_step.append(state.sentences.scores[0])
-        forbidden_per_step.append(_forbidden_continuations(search, state, named_rules))
-        results.append(search.step(state))
+        recorded_step = _RecordedStep(
+            parent_log_probs=state.sentences.scores[0].clone(),
+            forbidden=_forbidden_continuations(search, state, named_rules),
+            result=search.step(state),
+        )
+        recorded_steps.append(recorded_step)
         is_done = bool(state.sentences.done[0])
 
     # 2. The hypotheses. `Engine.run` takes the first step of new sentences before they share steps with others, so
     # `read_hypotheses` expects the result of the first step in the sentence's record. The results of all other steps
     # form a single span.
-    first_result = results[0]
-    span = StepSpan(start=0, results=results[1:])
+    first_result, *further_results = [recorded.result for recorded in recorded_steps]
+    span = StepSpan(start=0, results=further_results)
     (record,) = begin_records(
         search.model,
         batch,
@@ -167,18 +188,20 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
 
     # 3. The candidates of each step, and the forbidden continuations that are at least as likely as the worst of them.
     steps = []
-    for result, parent_log_probs, forbidden in zip(
-        results, parent_log_probs_per_step, forbidden_per_step, strict=True
-    ):
-        step = _traced_candidates(config, result, parent_log_probs)
+    for recorded in recorded_steps:
+        continuations = _traced_candidates(config, recorded.result, recorded.parent_log_probs)
         if batch.terms is not None:
-            step = _without_repetitions(step)
-        worst_log_prob = float(result.candidates.scores[0].min())
-        for continuation in forbidden:
+            continuations = _without_duplicates(continuations)
+        worst_log_prob = float(recorded.result.candidates.scores[0].min())
+        for continuation in recorded.forbidden:
             if continuation.log_prob >= worst_log_prob:
-                step.append(continuation)
-        step = [_with_extended_id(continuation, record, vocabulary_size) for continuation in step]
-        steps.append(step)
+                continuations.append(continuation)
+        steps.append(
+            [
+                _with_extended_id(continuation, record, vocabulary_size)
+                for continuation in continuations
+            ]
+        )
     return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=state.limits[0])
 
 
@@ -244,28 +267,27 @@ def _group_of_parent(config: SearchConfig, parent: int, width: int) -> int | Non
 
     In the first step of a search with several groups, the result is None: all groups continue the same hypothesis.
     """
-    if width == 1 and config.n_groups > 1:
+    is_first_step = width == 1  # several groups have several hypotheses
+    if is_first_step and config.n_groups > 1:
         return None
     group_size = config.n_hypotheses // config.n_groups
     return parent // group_size
 
 
-def _without_repetitions(candidates: Sequence[TracedContinuation]) -> list[TracedContinuation]:
-    """Removes duplicate candidates.
+def _without_duplicates(candidates: Sequence[TracedContinuation]) -> list[TracedContinuation]:
+    """Removes duplicate candidates; their ids are those of the search, not yet extended ids.
 
     A search with terms pads the survivors and the finished candidates to K with other candidates, so a candidate can be
-    listed twice. The entry in which it survived or ended is kept, if there is one.
+    listed twice. The entry in which it survived or ended is kept, if there is one. Such a search has a single group.
     """
-    chosen = [candidate for candidate in candidates if _is_chosen(candidate)]
-    others = [candidate for candidate in candidates if not _is_chosen(candidate)]
-    by_continuation: dict[tuple[int, int], TracedContinuation] = {}
-    for candidate in chosen + others:
-        by_continuation.setdefault((candidate.parent, candidate.token), candidate)
-    distinct = []
-    for candidate in candidates:
-        if candidate is by_continuation[candidate.parent, candidate.token]:
-            distinct.append(candidate)
-    return distinct
+    kept: dict[tuple[int, int], TracedContinuation] = {}
+    for candidate in sorted(candidates, key=_is_chosen, reverse=True):
+        kept.setdefault((candidate.parent, candidate.token), candidate)
+    return [
+        candidate
+        for candidate in candidates
+        if candidate is kept[candidate.parent, candidate.token]
+    ]
 
 
 def _is_chosen(candidate: TracedContinuation) -> bool:
@@ -294,10 +316,10 @@ def _forbidden_continuations(
     token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
     rule_indices = _first_forbidding_rule(search, state, token_log_probs, rules)  # (W,X)
-    rule_indices[:, [PAD, BOS]] = NO_RULE
+    rule_indices[:, [PAD, BOS]] = _NO_RULE
 
     total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
-    total_log_probs = total_log_probs.masked_fill(rule_indices == NO_RULE, -INFINITY)
+    total_log_probs = total_log_probs.masked_fill(rule_indices == _NO_RULE, -INFINITY)
     flat_totals = total_log_probs.reshape(1, -1)  # (1,W*X)
     n_chosen = min(config.n_hypotheses, flat_totals.shape[1])
     best_totals, flat_indices = stable_topk(flat_totals, n_chosen)  # (1,chosen)
@@ -311,7 +333,9 @@ def _forbidden_continuations(
     chosen_rule_indices = rule_indices.flatten()[flat_indices].tolist()
     traced = []
     for rank, total_log_prob in enumerate(best_totals.tolist()):
-        name, _ = named_rules[chosen_rule_indices[rank]]
+        rule_index = chosen_rule_indices[rank]
+        assert rule_index != _NO_RULE
+        name, _ = named_rules[rule_index]
         continuation = TracedContinuation(
             token=tokens[rank],
             parent=parents[rank],
@@ -327,11 +351,11 @@ def _forbidden_continuations(
 def _first_forbidding_rule(
     search: BeamSearch, state: SearchState, token_log_probs: Tensor, rules: Sequence[Rule]
 ) -> Tensor:
-    """Returns the index in `rules` of the first rule that forbids each continuation, or `NO_RULE`, `(W,X)`.
+    """Returns the index in `rules` of the first rule that forbids each continuation, or `_NO_RULE`, `(W,X)`.
 
     Each rule is applied to a copy of the model's log-probabilities `token_log_probs` `(W,X)`, not to the result of the
     rules that the search applies before it. `Rule.apply` does not change the rule, so this does not affect the search.
-    The entry is `NO_RULE` in three cases even if a rule sets the token to minus infinity:
+    The entry is `_NO_RULE` in three cases even if a rule sets the token to minus infinity:
 
     - the search allows it after all, because a later rule overrides the rule or because all other tokens are forbidden,
     - the model gives the token a probability of zero, or
@@ -340,18 +364,18 @@ def _first_forbidding_rule(
     live = search.live_hypotheses(state, token_log_probs)
     is_possible = token_log_probs > -INFINITY  # (W,X)
     rule_indices = torch.full(
-        token_log_probs.shape, NO_RULE, dtype=torch.long, device=token_log_probs.device
+        token_log_probs.shape, _NO_RULE, dtype=torch.long, device=token_log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
         allowed_log_probs = apply_rule(
             rule, log_probs=token_log_probs.clone(), live=live, end=token_log_probs[:, EOS]
         )  # (W,X)
         is_forbidden = is_possible & (allowed_log_probs == -INFINITY)  # (W,X)
-        is_first = is_forbidden & (rule_indices == NO_RULE)  # (W,X)
+        is_first = is_forbidden & (rule_indices == _NO_RULE)  # (W,X)
         rule_indices.masked_fill_(is_first, index)
     search_log_probs = search.apply_rules(state, token_log_probs.clone())  # (W,X)
     is_allowed = search_log_probs > -INFINITY  # (W,X)
-    return rule_indices.masked_fill(is_allowed, NO_RULE)
+    return rule_indices.masked_fill(is_allowed, _NO_RULE)
 
 
 def _named_rules(state: SearchState) -> list[tuple[str, Rule]]:

@@ -1,4 +1,4 @@
-"""Replaces unknown words in translations with the source words that the attention points to.
+"""Replaces unknown words in translations with source words, which are chosen by their attention weights.
 
 Based on Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation". In the paper, an
 unknown word that the model generates is replaced with the dictionary's translation of the source word with the largest
@@ -34,12 +34,13 @@ class Replacement:
     token: int
     """Index of the unknown word among the translation's tokens."""
     source_token: int
-    """Index of the source token that the attention points to, among the translation's `src_tokens`."""
+    """Index of the chosen unknown piece, or of the most attended piece of the chosen word, among `src_tokens`."""
     source_word: str
-    """The dictionary entry that was found, or else the source word, or unknown piece of a word, that is copied."""
+    """The dictionary entry that was found (see `_join_pieces` for its spelling), or else the word or unknown piece that
+    is copied."""
     written: str
-    """The text that replaces the unknown word: the translation in the dictionary, or else `source_word` itself. If
-    the target tokenizer is of kind `pieces`, the word-start marker of the source token is put before it."""
+    """The text that replaces the unknown word: the translation in the dictionary, or else `source_word`. If the target
+    tokenizer is of kind `pieces`, it has a word-start marker exactly if the chosen word or piece has one."""
 
 
 class UnknownReplacer:
@@ -50,24 +51,22 @@ class UnknownReplacer:
 
     Attention often spreads to the full stop, to EOS and to neighbouring words, so these rules are applied in order:
 
-    1. Ignored tokens. Tags before the line (`replace_unknowns`), the final EOS (left out by the caller), sentinels and
-       tokens added by imported tokenizers (`_text_tokens`). Known words without a letter or digit
-       (`_SourceWords.__init__`), unless there is nothing else.
-    2. Most attended word (`_SourceWords.choose`). Of the remaining words, the one with the largest weight is chosen.
-    3. Unknown words (`_SourceWords.choose`). The most attended *unknown* word is preferred if it has at least
-       `MIN_UNKNOWN_SHARE` of this weight. The model most likely cannot translate a word outside its source vocabulary.
-    4. Word or piece (`_SourceWords._word_or_piece`). Usually the whole word is used. If some of its pieces are unknown,
-       only the most attended unknown piece is used, because the model failed to translate this piece and not the known
-       ones. But if this piece has less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the whole word is
-       used.
-    5. Dictionary (`_longest_entry`). The word or piece is looked up. An entry matches if it is contained in the word or
-       piece, and differs from it only in punctuation that rule 6 would remove around a word. The longest matching
-       entry is used, or the first of several with the same length, such as `(no` and `no)` for the word `(no)`. The
+    1. Ignored tokens. Tags before the line, the final EOS, sentinels and tokens that imported tokenizers add are
+       ignored. Known words without a letter or digit are ignored unless there is nothing else.
+    2. Most attended word. Of the remaining words, the one with the largest weight is chosen.
+    3. Unknown words. The most attended *unknown* word is preferred if it has at least `MIN_UNKNOWN_SHARE` of this
+       weight. The model most likely cannot translate a word outside its source vocabulary.
+    4. Word or piece. Usually the whole word is used. If some of its pieces are unknown, only the most attended unknown
+       piece is used, because the model failed to translate this piece and not the known ones. But if this piece has
+       less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the whole word is used.
+    5. Dictionary. The word or piece is looked up. An entry matches if it is contained in the word or piece, and differs
+       from it only in punctuation that rule 6 would remove around a word. The longest matching entry is used, or the
+       first of the dictionary if several have the same length, such as `(no` and `no)` for the word `(no)`. The
        translation is inserted as it is, without the punctuation that only the source word has.
-    6. Copying (`_word_or_piece`). If no entry matches, a whole word is copied without the punctuation and symbols
-       around it: `(dog).` gives `dog`. The signs of a number remain: `(-5%).` gives `-5%`. An unknown piece is copied
-       with its punctuation, because the tokenizer did not separate it: in tokenized text (kind `whitespace`), an
-       abbreviation such as `U.S.` is a single token.
+    6. Copying. If no entry matches, a whole word is copied without the punctuation and symbols around it: `(dog).`
+       gives `dog`. The signs of a number remain: `(-5%).` gives `-5%`. An unknown piece is copied with its punctuation,
+       because the tokenizer did not separate it: in tokenized text (kind `whitespace`), an abbreviation such as `U.S.`
+       is a single token.
 
     With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word, and is its only piece. With all
     other kinds, a word begins at a word-start marker, and its tokens are its pieces. They include punctuation that is
@@ -82,8 +81,8 @@ class UnknownReplacer:
 
     The words are `Zoë` with the weight 0.2 and `sleeps.` with the weight 0.6. Rule 2 chooses `sleeps.`, but rule 3
     prefers `Zoë`, because 0.2 is at least 0.25 * 0.6. Rule 4 uses the piece `ë`, because 0.1 is at least 0.25 * 0.1,
-    so an entry `ë` matches, and an entry `Zoë` does not. If the weights of `▁Zo` and `ë` were 0.18 and 0.02, the word
-    `Zoë` would be looked up and copied as a whole.
+    so an entry `ë` matches, and an entry `Zoë` does not. Without a matching entry, only `ë` is copied. If the weights
+    of `▁Zo` and `ë` were 0.18 and 0.02, the word `Zoë` would be looked up and copied as a whole.
 
     A copy is spelled as the tokenizer reads the source: it is lowercase if the tokenizer lowercases text, and
     normalized if the tokenizer normalizes it. Only Hugging Face tokenizers keep the original spelling of unknown
@@ -95,8 +94,8 @@ class UnknownReplacer:
         dictionary: translations of source words, spelled as in the text. With kind `pieces`, both sides consist of
             pieces, and the first word-start marker may be omitted; further words of a translation need it. An entry may
             include punctuation around the word, as in "U.S.", and then has precedence over an entry without it. Only
-            single words and unknown pieces are looked up, so an entry for several words never matches; kind `word` also
-            cuts "U.S." into several words.
+            single words and unknown pieces are looked up, so an entry for several words never matches, nor does one of
+            several tokens in a script without spaces; kind `word` also cuts "U.S." into several words.
 
     Raises:
         DataError: the dictionary has different translations for words that the tokenizer maps to the same word.
@@ -140,7 +139,8 @@ class UnknownReplacer:
     ) -> tuple[str, list[Replacement]]:
         """Replaces the unknown words in a translation.
 
-        Each call tokenizes the line again if there are any, so an n-best list tokenizes it once per hypothesis.
+        If the translation has unknown words, the line is tokenized again, so it is tokenized once for each hypothesis
+        of an n-best list.
 
         Args:
             line: the source line; the tags that precede it are not part of it.
@@ -150,7 +150,8 @@ class UnknownReplacer:
                 EOS, are ignored. The columns of the tags are followed by the columns of the first L tokens of the line,
                 which are the tokens that the model has read: if it truncated the source, the line has more tokens.
                 There is no column for the final EOS.
-            tags: number of tags before the tokens of the line; a language tag within the line is not counted.
+            tags: number of special tokens that `TextModel.encode_sources` put before the line. A language tag that is
+                part of the line, such as `>>fr<<`, is not counted.
 
         Returns:
             The text of the translation, and the replacements in text order.
@@ -161,6 +162,7 @@ class UnknownReplacer:
         positions = [position for position, token in enumerate(tokens) if token in unk_tokens]
         if not positions:
             return tgt.join(tokens), []
+        assert len(tokens) <= len(attention), "each token needs a row of attention"
         n_read = attention.shape[1] - tags
         source_words = _SourceWords(self._tokenizers.src, line, n_read)
         if source_words.is_empty:
@@ -180,7 +182,8 @@ class UnknownReplacer:
             if tgt.config.kind == "pieces":
                 # Here `<unk>` represents a piece with or without a marker, and `tgt.join` keeps all markers.
                 marker = WORD_START if choice.has_word_start else ""
-                new_tokens[position] = marker + written.removeprefix(WORD_START)
+                written = marker + written.removeprefix(WORD_START)
+                new_tokens[position] = written
             else:
                 # With sentencepiece and imported tokenizers, `<unk>` has no marker. Most of them split an unknown word
                 # into the tokens "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does not, the
@@ -188,7 +191,7 @@ class UnknownReplacer:
                 new_tokens[position] = tokens[position].replace(SPECIALS[UNK], written)
             replacement = Replacement(
                 token=position,
-                source_token=tags + choice.line_token,
+                source_token=tags + choice.token_index,
                 source_word=source_word,
                 written=written,
             )
@@ -204,12 +207,16 @@ class UnknownReplacer:
         return max(contained, key=len, default=None)
 
 
+_Word = list[int]
+"""A source word: the indices of its pieces among the line's tokens, without the tags before the line."""
+
+
 @dataclass(frozen=True)
 class _Choice:
     """The source word, or the unknown piece of one, that replaces an unknown target word."""
 
-    line_token: int
-    """Token index of the piece, or of the most attended piece of the word; see `_SourceWords`."""
+    token_index: int
+    """Index of the piece, or of the most attended piece of the word, among the line's tokens."""
     has_word_start: bool
     """Whether the word or piece begins with a word-start marker, which the texts below do not have."""
     lookup_text: str
@@ -220,8 +227,6 @@ class _Choice:
 
 class _SourceWords:
     """The words of a source line.
-
-    A token index counts the tokens of the line without tags; a word is a list of token indices.
 
     The tokens are those that the source tokenizer returns for the line, and the model has read the same ones. They
     would differ with `tokenizer.sentences`, which puts EOS between sentences, but the schema of recipes rejects this
@@ -235,30 +240,31 @@ class _SourceWords:
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, n_read: int) -> None:
+        assert not tokenizer.config.sentences
         self._tokenizer = tokenizer
         self._tokens = _text_tokens(tokenizer, line, n_read)
         """The tokens of the text by their indices."""
         token_indices = list(self._tokens)
         tokens = list(self._tokens.values())
         ids = tokenizer.vocabulary.text_ids(tokens)
-        self._unknown_tokens: set[int] = set()
+        self._unknown_indices: set[int] = set()
         """Indices of the tokens that are not in the vocabulary."""
         for token_index, token_id in zip(token_indices, ids, strict=True):
             if token_id == UNK:
-                self._unknown_tokens.add(token_index)
-        self._words: list[list[int]] = []
+                self._unknown_indices.add(token_index)
+        self._words: list[_Word] = []
         if tokenizer.config.cuts_words:  # each token is a word
             self._words = [[token_index] for token_index in token_indices]
         else:
             for span in display_word_spans(tokens):
                 self._words.append(token_indices[span.start : span.stop])
-        self._unknown_words: list[list[int]] = []
+        self._unknown_words: list[_Word] = []
         """The words with unknown tokens."""
-        self._allowed_words: list[list[int]] = []
+        self._allowed_words: list[_Word] = []
         """The words that rule 1 of `UnknownReplacer` does not ignore."""
-        # Rule 1; `_text_tokens` has left out the special tokens.
+        # Rule 1, second sentence. The caller has left out tags and EOS, and `_text_tokens` the other special tokens.
         for word in self._words:
-            is_unknown = not self._unknown_tokens.isdisjoint(word)
+            is_unknown = not self._unknown_indices.isdisjoint(word)
             if is_unknown:
                 self._unknown_words.append(word)
             if is_unknown or _has_letter_or_digit(self._text_of(word)):
@@ -274,7 +280,7 @@ class _SourceWords:
     def choose(self, weights: NDArray[Any]) -> _Choice:
         """Applies rules 2 to 4 of `UnknownReplacer`, given the weights `(L,)` of the line's tokens."""
 
-        def word_weight(word: list[int]) -> float:
+        def word_weight(word: _Word) -> float:
             return float(weights[word].sum())
 
         # Rule 2. `max` returns the first word if several have the same weight.
@@ -286,28 +292,26 @@ class _SourceWords:
                 chosen_word = unknown_word
         return self._word_or_piece(chosen_word, weights)
 
-    def _word_or_piece(self, word: Sequence[int], weights: NDArray[Any]) -> _Choice:
+    def _word_or_piece(self, word: _Word, weights: NDArray[Any]) -> _Choice:
         """Applies rule 4 of `UnknownReplacer`: chooses between a word and its most attended unknown piece.
 
         Also prepares the copy for rule 6. `weights` `(L,)` are the weights of the line's tokens.
         """
-        attended_token = max(word, key=weights.__getitem__)
-        unknown_tokens = [
-            token_index for token_index in word if token_index in self._unknown_tokens
-        ]
-        if unknown_tokens:
-            unknown_token = max(unknown_tokens, key=weights.__getitem__)
-            if weights[unknown_token] >= MIN_UNKNOWN_SHARE * weights[attended_token]:
-                piece = self._text_of([unknown_token])
+        attended_index = max(word, key=weights.__getitem__)
+        unknown_indices = [index for index in word if index in self._unknown_indices]
+        if unknown_indices:
+            unknown_index = max(unknown_indices, key=weights.__getitem__)
+            if weights[unknown_index] >= MIN_UNKNOWN_SHARE * weights[attended_index]:
+                piece = self._text_of([unknown_index])
                 return _Choice(
-                    line_token=unknown_token,
-                    has_word_start=self._tokens[unknown_token].startswith(WORD_START),
+                    token_index=unknown_index,
+                    has_word_start=self._tokens[unknown_index].startswith(WORD_START),
                     lookup_text=piece,
                     copied_text=piece,
                 )
         text = self._text_of(word)
         return _Choice(
-            line_token=attended_token,
+            token_index=attended_index,
             has_word_start=self._tokens[word[0]].startswith(WORD_START),
             lookup_text=text,
             copied_text=_without_punctuation_around(text),
@@ -323,7 +327,7 @@ def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> 
 
     Leaves out the tokens that an imported tokenizer adds to a line, which are the tokens of `source_prefix` and special
     tokens such as language tokens. T5's sentinels are left out, too, because they are special tokens. Since they may
-    occur within a text, the indices need not be consecutive.
+    occur within a text, the indices need not be consecutive. Other tokenizers never find special tokens in a line.
 
     Args:
         tokenizer: the source tokenizer.
@@ -348,16 +352,25 @@ def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> 
     text_tokens = {
         index: token for index, token in enumerate(tokens) if token not in special_tokens
     }
-    if tokenizer.config.source_prefix:
-        # An empty line has the tokens of the prefix. The last of these may be a lone "▁", for a space at the end of
-        # the prefix. It is left out even if the text itself begins with a lone "▁".
-        tokens_of_empty_line = tokenizer.tokens("")
-        prefix_tokens = [token for token in tokens_of_empty_line if token not in special_tokens]
-        for index, prefix_token in zip(list(text_tokens), prefix_tokens, strict=False):
-            if text_tokens[index] != prefix_token:
-                break
-            del text_tokens[index]
-    return text_tokens
+    if not tokenizer.config.source_prefix:
+        return text_tokens
+    # An empty line has the tokens of the prefix.
+    prefix_tokens = [token for token in tokenizer.tokens("") if token not in special_tokens]
+    return _without_prefix(text_tokens, prefix_tokens)
+
+
+def _without_prefix(text_tokens: dict[int, str], prefix_tokens: Sequence[str]) -> dict[int, str]:
+    """Returns the tokens of a text after the tokens of its prefix.
+
+    The last token of the prefix may be a lone "▁", for a space at the end. Before a text, this space is usually part of
+    the text's first token instead, so the comparison stops at the first difference.
+    """
+    remaining = dict(text_tokens)
+    for index, prefix_token in zip(text_tokens, prefix_tokens, strict=False):
+        if text_tokens[index] != prefix_token:
+            break
+        del remaining[index]
+    return remaining
 
 
 def _join_pieces(tokenizer: Tokenizer, pieces: Iterable[str]) -> str:
@@ -382,9 +395,9 @@ def _has_letter_or_digit(word: str) -> bool:
 def _without_punctuation_around(word: str) -> str:
     """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else.
 
-    If the first remaining character is a digit, `+`, `-` or a currency sign directly before it remains; if the last one
-    is, `%`, `‰`, `°` or a currency sign directly after it remains. Several signs remain as well, as in `-$5`. Without
-    them, the number would have a different meaning. Numerals such as `½` count as digits.
+    If the first remaining character is a digit, a plus, minus or currency sign directly before it remains; if the last
+    one is, `%`, `‰`, `°` or a currency sign directly after it remains. Several signs remain as well, as in `-$5`.
+    Without them, the number would have a different meaning. Numerals such as `½` count as digits.
 
     Combining marks also remain, although `_has_letter_or_digit` does not count them as letters.
     """
@@ -397,15 +410,15 @@ def _without_punctuation_around(word: str) -> str:
         return word
     begin = inner[0]
     if word[begin].isnumeric():
-        while begin > 0 and _is_sign(word[begin - 1], _SIGNS_BEFORE_DIGIT):
+        while begin > 0 and _is_sign_or_currency(word[begin - 1], _SIGNS_BEFORE_DIGIT):
             begin -= 1
     end = inner[-1] + 1
     if word[end - 1].isnumeric():
-        while end < len(word) and _is_sign(word[end], _SIGNS_AFTER_DIGIT):
+        while end < len(word) and _is_sign_or_currency(word[end], _SIGNS_AFTER_DIGIT):
             end += 1
     return word[begin:end]
 
 
-def _is_sign(character: str, signs: str) -> bool:
+def _is_sign_or_currency(character: str, signs: str) -> bool:
     is_currency_sign = unicodedata.category(character) == "Sc"
     return is_currency_sign or character in signs
