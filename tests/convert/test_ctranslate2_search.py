@@ -337,8 +337,8 @@ def test_constraints_from_python(run: Path) -> None:
         by_ctranslate2(run).search(["ba"], 4)
     with pytest.raises(
         NmtkitError,
-        match="^ctranslate2 does not support attention; remove the unsupported options, or leave --engine and "
-        "--precision at auto$",
+        match=r"^ctranslate2 does not support attention; remove the unsupported options, or leave --engine and "
+        r"--precision at auto$",
     ):
         by_ctranslate2(run).search(["ba"], need_attention=True)
 
