@@ -463,7 +463,7 @@ class Translator(TextModel):
             line=source.text,
             tokens=translation.tokens,
             attention=translation.attention[:, :source_length],  # (T, S), without the column of EOS
-            tags=source.tags,
+            n_tags=source.tags,
         )
         return replace(translation, text=text, replaced=replaced)
 

@@ -25,6 +25,8 @@ MIN_UNKNOWN_SHARE = 0.25
 
 The share applies to the words of a line (rule 3 of `UnknownReplacer`) and to the pieces of a word (rule 4).
 """
+_FIRST_PLACEHOLDER = 0xF0000
+"""First of the private-use characters that stand for replacements while tokens are joined."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class UnknownReplacer:
 
     Attention often spreads to the full stop, to EOS and to neighbouring words, so these rules are applied in order:
 
-    1. Ignored tokens. Tags before the line, the final EOS, sentinels and tokens that imported tokenizers add are
+    1. Ignored tokens. Tags before the line, the final EOS, T5's sentinels and tokens that imported tokenizers add are
        ignored. Known words without a letter or digit are ignored unless there is nothing else.
     2. Most attended word. Of the remaining words, the one with the largest weight is chosen.
     3. Unknown words. The most attended *unknown* word is preferred if it has at least `MIN_UNKNOWN_SHARE` of this
@@ -59,14 +61,14 @@ class UnknownReplacer:
     4. Word or piece. Usually the whole word is used. If some of its pieces are unknown, only the most attended unknown
        piece is used, because the model failed to translate this piece and not the known ones. But if this piece has
        less than `MIN_UNKNOWN_SHARE` of the largest weight in the word, the whole word is used.
-    5. Dictionary. The word or piece is looked up. An entry matches if it is contained in the word or piece, and differs
-       from it only in punctuation that rule 6 would remove around a word. The longest matching entry is used, or the
-       first of the dictionary if several have the same length, such as `(no` and `no)` for the word `(no)`. The
-       translation is inserted as it is, without the punctuation that only the source word has.
+    5. Dictionary. The word or piece is looked up. An entry matches if the text is the entry with punctuation around it
+       that rule 6 would remove: the entry `U.S.` matches `(U.S.),`, but `5` does not match `-5`. The longest matching
+       entry is used, or the first of the dictionary if several have the same length, such as `(no` and `no)` for the
+       word `(no)`. The translation is inserted without the punctuation that only the source word has.
     6. Copying. If no entry matches, a whole word is copied without the punctuation and symbols around it: `(dog).`
-       gives `dog`. The signs of a number remain: `(-5%).` gives `-5%`. An unknown piece is copied with its punctuation,
-       because the tokenizer did not separate it: in tokenized text (kind `whitespace`), an abbreviation such as `U.S.`
-       is a single token.
+       gives `dog`. The signs of a number remain: `(-5%).` gives `-5%`. Names lose their symbols, too: `C++` gives `C`,
+       unless the dictionary has an entry `C++`. An unknown piece is copied with its punctuation, because the tokenizer
+       did not separate it: in tokenized text (kind `whitespace`), an abbreviation such as `U.S.` is a single token.
 
     With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word, and is its only piece. With all
     other kinds, a word begins at a word-start marker, and its tokens are its pieces. They include punctuation that is
@@ -135,7 +137,7 @@ class UnknownReplacer:
         return replacer
 
     def replace_unknowns(
-        self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0
+        self, line: str, tokens: Sequence[str], attention: NDArray[Any], n_tags: int = 0
     ) -> tuple[str, list[Replacement]]:
         """Replaces the unknown words in a translation.
 
@@ -146,57 +148,61 @@ class UnknownReplacer:
             line: the source line; the tags that precede it are not part of it.
             tokens: T target tokens, in which unknown words are `<unk>`, or `▁<unk>` with the kinds `word`, `whitespace`
                 and `wordpiece`.
-            attention: weights `(T', tags + L)` with T' >= T. Row t belongs to token t; further rows, such as that of
-                EOS, are ignored. The columns of the tags are followed by the columns of the first L tokens of the line,
-                which are the tokens that the model has read: if it truncated the source, the line has more tokens.
-                There is no column for the final EOS.
-            tags: number of special tokens that `TextModel.encode_sources` put before the line. A language tag that is
+            attention: weights `(T', n_tags + L)` with T' >= T, as in `Translation.attention` but without the column of
+                EOS. Row t belongs to token t; further rows, such as that of EOS, are ignored. The columns of the tags
+                are followed by the columns of the first L tokens of the line, which are the tokens that the model has
+                read: if it truncated the source, the line has more tokens.
+            n_tags: number of special tokens that `TextModel.encode_sources` put before the line. A language tag that is
                 part of the line, such as `>>fr<<`, is not counted.
 
         Returns:
             The text of the translation, and the replacements in text order.
         """
+        assert len(tokens) <= len(attention), "each token needs a row of attention"
+        assert 0 <= n_tags <= attention.shape[1], "each tag needs a column of attention"
         tgt = self._tokenizers.tgt
         # The kinds `word`, `whitespace` and `wordpiece` add the word-start marker to the unknown word.
         unk_tokens = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
         positions = [position for position, token in enumerate(tokens) if token in unk_tokens]
         if not positions:
             return tgt.join(tokens), []
-        assert len(tokens) <= len(attention), "each token needs a row of attention"
-        n_read = attention.shape[1] - tags
+        n_read = attention.shape[1] - n_tags
         source_words = _SourceWords(self._tokenizers.src, line, n_read)
         if source_words.is_empty:
             return tgt.join(tokens), []
-        new_tokens = list(tokens)
+        # The tokens are joined with placeholders, because `join` would read a replacement as a token: a byte-level
+        # tokenizer, for example, would decode its letters as bytes.
+        joined_tokens = list(tokens)
+        written_by_placeholder: dict[int, str] = {}
         replacements = []
         for position in positions:
-            weights = attention[position, tags:]  # (L,)
+            weights = attention[position, n_tags:]  # (L,)
             choice = source_words.choose(weights)
             entry = self._longest_entry(choice.lookup_text)
-            if entry is None:
-                source_word = choice.copied_text
-                written = choice.copied_text
-            else:
-                source_word = entry
-                written = self._dictionary[entry]
+            source_word = choice.copied_text if entry is None else entry
+            written = choice.copied_text if entry is None else self._dictionary[entry]
+            placeholder = chr(_FIRST_PLACEHOLDER + position)
             if tgt.config.kind == "pieces":
                 # Here `<unk>` represents a piece with or without a marker, and `tgt.join` keeps all markers.
                 marker = WORD_START if choice.has_word_start else ""
                 written = marker + written.removeprefix(WORD_START)
-                new_tokens[position] = written
+                joined_tokens[position] = placeholder
             else:
-                # With sentencepiece and imported tokenizers, `<unk>` has no marker. Most of them split an unknown word
-                # into the tokens "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does not, the
-                # copy is attached to the preceding piece: "▁the", "<unk>" gives "theZoë".
-                new_tokens[position] = tokens[position].replace(SPECIALS[UNK], written)
+                # Tokenizers with word-start markers that are part of subwords (sentencepiece, Marian, most Hugging Face
+                # tokenizers) split an unknown word into "▁" and "<unk>", so the model usually generates a lone "▁"
+                # first. If it does not, the replacement is attached to the preceding piece: "▁the", "<unk>" gives
+                # "theZoë".
+                joined_tokens[position] = tokens[position].replace(SPECIALS[UNK], placeholder)
+            written_by_placeholder[ord(placeholder)] = written
             replacement = Replacement(
                 token=position,
-                source_token=tags + choice.token_index,
+                source_token=n_tags + choice.token_index,
                 source_word=source_word,
                 written=written,
             )
             replacements.append(replacement)
-        return tgt.join(new_tokens), replacements
+        text = tgt.join(joined_tokens).translate(written_by_placeholder)
+        return text, replacements
 
     def _longest_entry(self, text: str) -> str | None:
         """Applies rule 5 of `UnknownReplacer`: returns the longest dictionary entry for a word or unknown piece."""
@@ -244,25 +250,20 @@ class _SourceWords:
         self._tokenizer = tokenizer
         self._tokens = _text_tokens(tokenizer, line, n_read)
         """The tokens of the text by their indices."""
-        token_indices = list(self._tokens)
-        tokens = list(self._tokens.values())
-        ids = tokenizer.vocabulary.text_ids(tokens)
-        self._unknown_indices: set[int] = set()
+        ids = tokenizer.vocabulary.text_ids(self._tokens.values())
+        self._unknown_indices = {
+            token_index
+            for token_index, token_id in zip(self._tokens, ids, strict=True)
+            if token_id == UNK
+        }
         """Indices of the tokens that are not in the vocabulary."""
-        for token_index, token_id in zip(token_indices, ids, strict=True):
-            if token_id == UNK:
-                self._unknown_indices.add(token_index)
-        self._words: list[_Word] = []
-        if tokenizer.config.cuts_words:  # each token is a word
-            self._words = [[token_index] for token_index in token_indices]
-        else:
-            for span in display_word_spans(tokens):
-                self._words.append(token_indices[span.start : span.stop])
+        self._words = _cut_into_words(tokenizer, self._tokens)
         self._unknown_words: list[_Word] = []
         """The words with unknown tokens."""
         self._allowed_words: list[_Word] = []
         """The words that rule 1 of `UnknownReplacer` does not ignore."""
-        # Rule 1, second sentence. The caller has left out tags and EOS, and `_text_tokens` the other special tokens.
+        # Ignore known words without a letter or digit (rule 1), unless there is nothing else. The other tokens that
+        # rule 1 ignores are not among the tokens of the text.
         for word in self._words:
             is_unknown = not self._unknown_indices.isdisjoint(word)
             if is_unknown:
@@ -298,9 +299,9 @@ class _SourceWords:
         Also prepares the copy for rule 6. `weights` `(L,)` are the weights of the line's tokens.
         """
         attended_index = max(word, key=weights.__getitem__)
-        unknown_indices = [index for index in word if index in self._unknown_indices]
-        if unknown_indices:
-            unknown_index = max(unknown_indices, key=weights.__getitem__)
+        unknown_pieces = [index for index in word if index in self._unknown_indices]
+        if unknown_pieces:
+            unknown_index = max(unknown_pieces, key=weights.__getitem__)
             if weights[unknown_index] >= MIN_UNKNOWN_SHARE * weights[attended_index]:
                 piece = self._text_of([unknown_index])
                 return _Choice(
@@ -373,12 +374,21 @@ def _without_prefix(text_tokens: dict[int, str], prefix_tokens: Sequence[str]) -
     return remaining
 
 
+def _cut_into_words(tokenizer: Tokenizer, text_tokens: Mapping[int, str]) -> list[_Word]:
+    """Groups tokens, which are given by their indices, into words."""
+    token_indices = list(text_tokens)
+    if tokenizer.config.cuts_words:
+        return [[token_index] for token_index in token_indices]
+    spans = display_word_spans(list(text_tokens.values()))
+    return [token_indices[span.start : span.stop] for span in spans]
+
+
 def _join_pieces(tokenizer: Tokenizer, pieces: Iterable[str]) -> str:
     """Returns the text of the pieces, without word-start markers.
 
-    Dictionary entries, words and unknown pieces must all be joined by this function, so that an entry matches a word
-    that has the same tokens. `Tokenizer.join` could give an entry another text than the same word in the source: a
-    Hugging Face tokenizer keeps the markers of unknown tokens, and kind `pieces` keeps all markers.
+    Dictionary entries, words and unknown pieces must all be joined by this function, so that a word with the same
+    tokens as an entry always has the same text. `Tokenizer.join` could give an entry another text than the same word in
+    the source: a Hugging Face tokenizer keeps the markers of unknown tokens, and kind `pieces` keeps all markers.
     """
     separator = " " if tokenizer.config.kind == "pieces" else ""
     return separator.join(pieces).replace(WORD_START, " ").strip()

@@ -109,7 +109,7 @@ def test_tags_before_a_source_are_never_copied() -> None:
         assert one.source_word == line.split()[one.source_token - 1]
     attention = np.array([[0.9, 0.02, 0.06]])
     _, replacements = UnknownReplacer(WORDS).replace_unknowns(
-        "the dog", [UNKNOWN], attention, tags=1
+        "the dog", [UNKNOWN], attention, n_tags=1
     )
     assert replacements == [Replacement(0, 2, "dog", "dog")]
 
@@ -184,6 +184,27 @@ def test_entries_match_words_that_an_imported_tokenizer_does_not_know() -> None:
     text, (one,) = replacer.replace_unknowns("the dog Zyx", ["<unk>"], attention)
     assert text == "Zyxien"
     assert one == Replacement(0, 2, "Zyx", "Zyxien")
+
+
+def test_an_imported_decoder_does_not_read_replacements_as_tokens() -> None:
+    """A byte-level decoder reads the letter ë as a byte, which is no UTF-8."""
+    tokenizers = imported({})
+    facts = json.loads(tokenizers.src.content())
+    public = json.loads(facts["tokenizer"])
+    settings = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    public["decoder"] = {"type": "ByteLevel", **settings}
+    content = HuggingFaceTokenizer.pack(json.dumps(public), facts["ids"], clean_up=False)
+    tgt = HuggingFaceTokenizer(tokenizers.config, content, tokenizers.tgt.vocabulary, "tgt")
+    assert tgt.join(["Zoë"]) == "Zo\N{REPLACEMENT CHARACTER}"
+    tokenizers["tgt"] = tgt
+    replacer = UnknownReplacer(tokenizers, {"dog": "chiën"})
+    weights = np.full((2, len(tokenizers.src.tokens("the dog Zoë"))), 0.01)
+    weights[0, 1] = weights[1, 2] = 0.9
+    tokens = ["<unk>", "<unk>"]
+    text, _ = UnknownReplacer(tokenizers).replace_unknowns("the dog Zoë", tokens, weights)
+    assert text == "dogZoë"
+    text, _ = replacer.replace_unknowns("the dog Zoë", tokens, weights)
+    assert text == "chiënZoë"
 
 
 @pytest.mark.parametrize(
