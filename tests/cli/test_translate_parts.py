@@ -134,14 +134,15 @@ CUT = "the old man has seen the dog in the"
             "--max-length",
         ),
         (
-            [LOOP] * 7,
+            [LOOP, f"S{60 * 'k'}", *[LOOP] * 5],
             "warning: 7 of 9 outputs reached the length limit (line 1, line 2, line 3, line 4, line 5, and 2 more): "
-            "they repeat the same words until the limit, which --no-repeat-ngram 3 prevents",
+            "they repeat the same words or letters until the limit, which --no-repeat-ngram 3 prevents",
         ),
         (
             [LOOP, CUT],
-            "warning: 2 of 9 outputs reached the length limit (line 1, line 2): 1 of them repeat the same words until "
-            "the limit, which --no-repeat-ngram 3 prevents; if they look cut off, raise the limit with --max-length",
+            "warning: 2 of 9 outputs reached the length limit (line 1, line 2): 1 of them repeats the same words or "
+            "letters until the limit, which --no-repeat-ngram 3 prevents; if they look cut off, raise the limit with "
+            "--max-length",
         ),
     ],
 )

@@ -38,8 +38,10 @@ REPEATED_SHARE = 0.2
 """Share of repeated trigrams above which a message recommends preventing repetitions."""
 MIN_TRIGRAMS = 30
 """Minimum number of trigrams at which the share of repeated trigrams is meaningful."""
+LONGEST_WORD = 40
+"""Number of characters above which a word is examined for repetitions of its letters."""
 LOOPING_SHARE = 0.4
-"""Share of repeated trigrams above which an unfinished output is considered a loop of the same words."""
+"""Share of repeated trigrams above which an unfinished output is considered a loop of the same words or letters."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
@@ -188,7 +190,7 @@ class UnfinishedOutputs:
     """Whether the search may repeat n-grams; if not, no output can loop."""
     count: int = 0
     looping: int = 0
-    """Number of unfinished outputs that repeat the same words until the limit."""
+    """Number of unfinished outputs that repeat the same words or letters until the limit."""
     places: list[str] = field(default_factory=list)
     """Places of the first unfinished outputs."""
 
@@ -213,8 +215,10 @@ class UnfinishedOutputs:
         advice = f"if they look cut off, raise the limit with {remedy}"
         if self.looping:
             all_loop = self.looping == self.count
-            which = "they repeat" if all_loop else f"{self.looping} of them repeat"
-            loops = f"{which} the same words until the limit, which --no-repeat-ngram 3 prevents"
+            which = "they repeat"
+            if not all_loop:
+                which = f"{self.looping} of them {'repeats' if self.looping == 1 else 'repeat'}"
+            loops = f"{which} the same words or letters until the limit, which --no-repeat-ngram 3 prevents"
             advice = loops if all_loop else f"{loops}; {advice}"
         tell(
             f"warning: {self.count} of {total} {outputs} reached the length limit ({places}): {advice}"
@@ -222,9 +226,17 @@ class UnfinishedOutputs:
 
 
 def count_trigrams(text: str) -> tuple[int, int]:
-    """Returns the number of trigrams of words in a text, and how many of them repeat an earlier one."""
-    words = words_of(text)
-    trigrams = list(zip(words, words[1:], words[2:], strict=False))
+    """Returns the number of trigrams of words in a text, and how many of them repeat an earlier one.
+
+    A word of more than `LONGEST_WORD` characters counts as its characters, because it may be a loop of a few letters.
+    """
+    units: list[str] = []
+    for word in words_of(text):
+        if len(word) > LONGEST_WORD:
+            units.extend(word)
+        else:
+            units.append(word)
+    trigrams = list(zip(units, units[1:], units[2:], strict=False))
     return len(trigrams), len(trigrams) - len(set(trigrams))
 
 
