@@ -26,7 +26,8 @@ MIN_UNKNOWN_SHARE = 0.25
 The share applies to the words of a line (rule 3 of `UnknownReplacer`) and to the pieces of a word (rule 4).
 """
 _FIRST_PLACEHOLDER = 0xF0000
-"""First of the private-use characters that stand for replacements while tokens are joined."""
+"""First of the private-use characters that stand for replacements while tokens are joined; no vocabulary
+should contain them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class UnknownReplacer:
 
     Attention often spreads to the full stop, to EOS and to neighbouring words, so these rules are applied in order:
 
-    1. Ignored tokens. Tags before the line, the final EOS, T5's sentinels and tokens that imported tokenizers add are
-       ignored. Known words without a letter or digit are ignored unless there is nothing else.
+    1. Ignored tokens. Tags before the line, T5's sentinels and tokens that imported tokenizers add are ignored, and the
+       caller leaves out the final EOS. Known words without a letter or digit are ignored unless there is nothing else.
     2. Most attended word. Of the remaining words, the one with the largest weight is chosen.
     3. Unknown words. The most attended *unknown* word is preferred if it has at least `MIN_UNKNOWN_SHARE` of this
        weight. The model most likely cannot translate a word outside its source vocabulary.
@@ -72,9 +73,10 @@ class UnknownReplacer:
 
     With a tokenizer of kind `word`, `whitespace` or `pieces`, each token is a word, and is its only piece. With all
     other kinds, a word begins at a word-start marker, and its tokens are its pieces. They include punctuation that is
-    attached to the word, such as a bracket before it or a comma after it. In scripts without spaces, each token is a
-    word, and punctuation is part of the word before it (see `display_word_spans`). The weight of a word is the sum of
-    the weights of its pieces. A word is unknown if at least one of its pieces is.
+    attached to the word, such as a bracket before it or a comma after it; but imported WordPiece tokenizers mark
+    punctuation as a separate word. In scripts without spaces, each token is a word, and punctuation is part of the word
+    before it (see `display_word_spans`). The weight of a word is the sum of the weights of its pieces. A word is
+    unknown if at least one of its pieces is.
 
     For example, let `ë` be the only unknown token of this source:
 
@@ -88,7 +90,8 @@ class UnknownReplacer:
 
     A copy is spelled as the tokenizer reads the source: it is lowercase if the tokenizer lowercases text, and
     normalized if the tokenizer normalizes it. Only Hugging Face tokenizers keep the original spelling of unknown
-    pieces. With kind `word`, the sign of a number is a separate word, so it is not copied with the number.
+    pieces; pieces that are single bytes of a character are copied by their names. With kind `word` and imported
+    WordPiece tokenizers, the sign of a number is a separate word, so it is not copied with the number.
 
     Args:
         tokenizers: the tokenizers of the model: `src` tokenizes each line again, so it must have the languages with
@@ -188,10 +191,9 @@ class UnknownReplacer:
                 written = marker + written.removeprefix(WORD_START)
                 joined_tokens[position] = placeholder
             else:
-                # Tokenizers with word-start markers that are part of subwords (sentencepiece, Marian, most Hugging Face
-                # tokenizers) split an unknown word into "▁" and "<unk>", so the model usually generates a lone "▁"
-                # first. If it does not, the replacement is attached to the preceding piece: "▁the", "<unk>" gives
-                # "theZoë".
+                # Known limitation: most tokenizers with word-start markers (sentencepiece, Marian, Hugging Face) split an
+                # unknown word into "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does not,
+                # the replacement is attached to the preceding piece: "▁the", "<unk>" gives "theZoë".
                 joined_tokens[position] = tokens[position].replace(SPECIALS[UNK], placeholder)
             written_by_placeholder[ord(placeholder)] = written
             replacement = Replacement(
@@ -338,7 +340,7 @@ def _text_tokens(tokenizer: Tokenizer, line: str, n_read: int | None = None) -> 
     tokens = tokenizer.tokens(line)
     if n_read is not None:
         assert n_read <= len(tokens), (
-            "the attention has more columns than the line has tokens; leave out the column of EOS"
+            "the attention has more columns than the line has tokens; is the column of EOS among them?"
         )
         tokens = tokens[:n_read]
     if not tokenizer.config.is_imported:
@@ -405,9 +407,10 @@ def _has_letter_or_digit(word: str) -> bool:
 def _without_punctuation_around(word: str) -> str:
     """Strips punctuation and symbols from both ends of a word, unless the word consists of nothing else.
 
-    If the first remaining character is a digit, a plus, minus or currency sign directly before it remains; if the last
+    If the first remaining character is numeric, a plus, minus or currency sign directly before it remains; if the last
     one is, `%`, `‰`, `°` or a currency sign directly after it remains. Several signs remain as well, as in `-$5`.
-    Without them, the number would have a different meaning. Numerals such as `½` count as digits.
+    Without them, the number would have a different meaning. Rarer signs, such as the point of `.5` and `±`, are
+    stripped.
 
     Combining marks also remain, although `_has_letter_or_digit` does not count them as letters.
     """
