@@ -191,9 +191,9 @@ class UnknownReplacer:
                 written = marker + written.removeprefix(WORD_START)
                 joined_tokens[position] = placeholder
             else:
-                # Known limitation: most tokenizers with word-start markers (sentencepiece, Marian, Hugging Face) split an
-                # unknown word into "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does not,
-                # the replacement is attached to the preceding piece: "▁the", "<unk>" gives "theZoë".
+                # Known limitation: most tokenizers with word-start markers (sentencepiece, Marian, Hugging Face) split
+                # an unknown word into "▁" and "<unk>", so the model usually generates a lone "▁" first. If it does
+                # not, the replacement is attached to the preceding piece: "▁the", "<unk>" gives "theZoë".
                 joined_tokens[position] = tokens[position].replace(SPECIALS[UNK], placeholder)
             written_by_placeholder[ord(placeholder)] = written
             replacement = Replacement(

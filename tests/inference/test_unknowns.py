@@ -75,7 +75,7 @@ def test_tokens_that_the_model_has_not_read_are_never_copied() -> None:
 
 def test_a_column_for_eos_is_rejected() -> None:
     attention = np.array([[0.1, 0.2, 0.7]])
-    with pytest.raises(AssertionError, match="leave out the column of EOS"):
+    with pytest.raises(AssertionError, match="is the column of EOS among them"):
         UnknownReplacer(WORDS).replace_unknowns("the dog", [UNKNOWN], attention)
 
 
