@@ -250,8 +250,8 @@ FAULTS = (
     ),
     Fault(
         name="inference: an unknown word is replaced by its neighbour",
-        before="weights = attention[position, tags:]  # (L,)",
-        after="weights = attention[position - 1, tags:]",
+        before="weights = attention[position, n_tags:]  # (L,)",
+        after="weights = attention[position - 1, n_tags:]",
         tests=("inference",),
     ),
     # ---------------------------------------------------------------------------------------------- config
