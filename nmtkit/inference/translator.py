@@ -301,7 +301,7 @@ class Translator(TextModel):
         if self.external_engine is not None:
             decoders = self.external_engine.searches
             max_sentences = self.external_engine.batch_sentences(self.config)
-            # The library assembles its own batches, so a small beam size does not need larger batches here.
+            # `max_sentences` depends on the beam size, so a small beam size does not need a larger batch budget here.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
         pipeline = Pipeline(
             encode=self._encode_lines,
