@@ -20,7 +20,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated
 from tests.support.cases import daily
-from tests.support.commands import Command, Finished, environment, refused, succeeded
+from tests.support.commands import ROOT, Command, Finished, environment, refused, succeeded
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]
@@ -79,12 +79,17 @@ def test_results_are_printed_though_nobody_reads_the_messages(
 
 
 def test_results_are_utf_8_whatever_the_encoding_of_the_machine() -> None:
-    """In a process of its own, because Python chooses the encoding when it starts."""
+    """In a process of its own, because Python chooses the encoding when it starts.
+
+    It starts in this checkout: an editable installation is found by the path that it has written
+    down, which Python cannot read in such an encoding if a folder's name is not ASCII.
+    """
     variables = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "nmtkit", "summarize", "--lead", "1"],
         input="żółw śpi.\n".encode(),
         env=environment(**variables),
+        cwd=ROOT,
         capture_output=True,
         check=True,
     )
