@@ -98,7 +98,9 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("ctranslate2")
-    run = tuned(kind, tmp_path, updates=20, optimizer="adam", lr=0.004)
+    # At the higher rate these two write nearly the same text for every line.
+    lr = 0.002 if kind in ("bart", "mbart") else 0.004
+    run = tuned(kind, tmp_path, updates=20, optimizer="adam", lr=lr)
     folder = tmp_path / "exported"
     export_run(run, "ctranslate2", folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
