@@ -321,11 +321,19 @@ def _report_interrupt() -> int:
     return 130
 
 
+def _follows_interrupt(fault: BaseException) -> bool:
+    """Returns whether an error was raised while a KeyboardInterrupt was being handled."""
+    earlier = fault.__cause__ or fault.__context__
+    while earlier is not None and not isinstance(earlier, KeyboardInterrupt):
+        earlier = earlier.__cause__ or earlier.__context__
+    return earlier is not None
+
+
 def _report_error(fault: Exception) -> int:
     """Reports Ctrl-C and exhausted memory, and returns the exit code; re-raises any other error."""
     text = str(fault)
-    # a library may have wrapped the KeyboardInterrupt in another error
-    if KeyboardInterrupt.__name__ in text:
+    # A library may have wrapped the KeyboardInterrupt in another error, or have failed to clean up after it.
+    if KeyboardInterrupt.__name__ in text or _follows_interrupt(fault):
         return _report_interrupt()
     # torch has no exception class for exhausted CPU memory, only a message.
     in_torch = isinstance(fault, RuntimeError) and (

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 from pydantic_core import SchemaValidator, core_schema
+from torch.overrides import _pop_mode
 
 from nmtkit.config import Recipe
 from tests.support.command_cases import words_of
@@ -144,6 +146,22 @@ def test_ctrl_c_stops_a_command_though_a_library_raises_another_error(
         raise AssertionError("not interrupted")
 
     monkeypatch.setattr(Recipe, "model_validate", validation_metrics)
+    done = console("preprocess", "demo")
+    assert (done.code, done.err) == (130, "nmtkit: stopped\n")
+
+
+def test_ctrl_c_stops_a_command_though_a_library_fails_to_clean_up_after_it(
+    console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_clean_up(_: object) -> NoReturn:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            with torch.device("meta"):
+                # the interrupt hit torch while this mode was off its stack
+                _pop_mode()  # type: ignore[no-untyped-call]  # torch gives no types
+
+    monkeypatch.setattr(Recipe, "model_validate", failing_clean_up)
     done = console("preprocess", "demo")
     assert (done.code, done.err) == (130, "nmtkit: stopped\n")
 
