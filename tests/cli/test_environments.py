@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import contents, environment
+from tests.support.commands import IN_LOCALE_C, contents, environment
 from tests.support.separate_training import differing_files
 
 SETTINGS = [
@@ -63,15 +63,10 @@ COMMANDS = {
     "train": TRAIN,
 }
 ENVIRONMENTS = {
-    "east": {
-        "PYTHONHASHSEED": "1",
-        "LC_ALL": "C",
-        "PYTHONCOERCECLOCALE": "0",
-        "PYTHONUTF8": "0",
-        "TZ": "Asia/Tokyo",
-    },
+    "east": {"PYTHONHASHSEED": "1", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "TZ": "Asia/Tokyo"},
     "west": {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "America/New_York"},
 }
+PROGRAMS = {"east": ["-c", IN_LOCALE_C], "west": ["-m", "nmtkit"]}
 
 
 @pytest.mark.slow
@@ -91,8 +86,7 @@ def test_commands_give_the_same_results_in_another_environment(
         for command, words in COMMANDS.items():
             line = [
                 sys.executable,
-                "-m",
-                "nmtkit",
+                *PROGRAMS[name],
                 *(word.format(workers=workers) for word in words),
             ]
             done = subprocess.run(

@@ -20,7 +20,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated
 from tests.support.cases import daily
-from tests.support.commands import Command, Finished, environment, refused, succeeded
+from tests.support.commands import IN_LOCALE_C, Command, Finished, environment, refused, succeeded
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]
@@ -78,18 +78,9 @@ def test_results_are_printed_though_nobody_reads_the_messages(
     assert (wrong.code, wrong.out) == (2, "")
 
 
-FOREIGN = """\
-import locale
-from nmtkit.cli import main
-locale.setlocale(locale.LC_ALL, "C")
-main()
-"""
-
-
 def test_results_are_utf_8_whatever_the_encoding_of_the_machine() -> None:
-    """The locale changes only after Python's start: torch cannot be imported below a folder like `ü` in locale C."""
     done = subprocess.run(
-        [sys.executable, "-c", FOREIGN, "summarize", "--lead", "1"],
+        [sys.executable, "-c", IN_LOCALE_C, "summarize", "--lead", "1"],
         input="żółw śpi.\n".encode(),
         env=environment(LC_ALL="C.UTF-8", PYTHONUTF8="0"),
         capture_output=True,

@@ -121,6 +121,18 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
 
 
+IN_LOCALE_C = """\
+import locale
+from nmtkit.cli import main
+locale.setlocale(locale.LC_ALL, "C")
+main()
+"""
+"""A program for `python -c` that runs a command where the locale's encoding is ASCII; set PYTHONUTF8=0.
+
+The locale changes after Python's start, because torch cannot be imported from a path beyond ASCII in locale C.
+"""
+
+
 def copied_checkout(folder: Path) -> Path:
     """A copy of this checkout, without what installing, running and testing leaves in it."""
     left = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info")
