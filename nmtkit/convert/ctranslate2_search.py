@@ -8,10 +8,11 @@ import json
 import math
 import os
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ COMPUTE_TYPES = {
 """CTranslate2's names for precisions, where they differ from nmtkit's."""
 POSITIONS = 4096
 """Number of position embeddings in a converted model with sinusoidal positions."""
-FORMAT = 3
+FORMAT = 4
 """Version of the output of `to_ctranslate2`; a new version invalidates earlier conversions."""
 GREEDY_SENTENCES = 64
 BEAM_SENTENCES = 32
@@ -61,6 +62,14 @@ For Transformers of 2+2 layers of 128 and 3+3 layers of 256, batches of 256 sent
 """
 CACHE = "ctranslate2"
 """Folder in the user's cache for converted models of runs whose own folders are read-only."""
+CONVERSIONS = 3
+"""Number of conversions of a run that are kept: usually those of the average, the best and the last weights."""
+_ABANDONED_SECONDS = 24 * 60 * 60
+"""Age at which an unfinished conversion is removed, because the process that was writing it must have been killed."""
+_FILE_SIZES = "sizes.json"
+"""File in a converted model with the sizes of its other files."""
+_NOT_USABLE = "ctranslate2 assigns probability to padding or BOS"
+_AT_LIMIT = "a translation reaches its length limit, and ctranslate2 does not support at_limit end"
 
 
 @ENGINES.register("ctranslate2")
@@ -114,13 +123,14 @@ class CTranslate2Search(ExternalEngine):
     @classmethod
     @override
     def unsupported_run(cls, run: Run, options: DecodingOptions) -> str:
-        if find_spec("ctranslate2") is None:
-            return "ctranslate2 is not installed (install it with `pip install 'nmtkit[fast]'`)"
-        return (
-            _missing_options(run, options)
-            or unconvertible(run.inference.model, "ctranslate2")
-            or _missing_precision(options.device, options.precision)
-        )
+        reason = _missing_options(run, options) or unconvertible(run.inference.model, "ctranslate2")
+        if reason:
+            return reason
+        try:
+            package = library("ctranslate2")
+        except NmtkitError as fault:
+            return str(fault)
+        return _missing_precision(package, options.device, options.precision)
 
     @classmethod
     @override
@@ -131,6 +141,10 @@ class CTranslate2Search(ExternalEngine):
                 return different
         missing = missing_settings("ctranslate2", config)
         missing.pop("certain_prefix", None)  # a forced language token always has probability 1
+        if exact:
+            missing.pop(
+                "at_limit", None
+            )  # `nmtkit.decoding` takes over sources that reach their length limit
         if missing:
             return (
                 "ctranslate2 cannot run this search; it does not support "
@@ -178,8 +192,8 @@ class CTranslate2Search(ExternalEngine):
         found = self._search_all(supported_sources, options)
         if options.log_probs:
             found = self._with_log_probs(supported_sources, found, config)
-        for number, hypotheses in zip(supported, found, strict=True):
-            results[number] = hypotheses or "ctranslate2 assigns probability to padding or BOS"
+        for number, result in zip(supported, found, strict=True):
+            results[number] = result
         return results
 
     def _limits(self, sources: Sequence[SourceLine], config: SearchConfig) -> list[int]:
@@ -203,18 +217,18 @@ class CTranslate2Search(ExternalEngine):
     ) -> str:
         """Returns the reason why the library does not support a source, or an empty string."""
         if source.request is not None:
-            return f"{source.request.place}: engine ctranslate2 does not support prefixes or terms"
+            return f"{source.request.place}: ctranslate2 does not support prefixes or terms"
         if self._positions is not None and max(source.length + 1, limit) >= self._positions:
             return (
-                f"engine ctranslate2 supports only sources and translations of fewer than "
+                f"ctranslate2 supports only sources and translations of fewer than "
                 f"{self._positions} tokens, including EOS"
             )
         return _differs_behind_language(config, exact) if source.prefix else ""
 
     def _search_all(
         self, sources: Sequence[SourceLine], options: ExternalSearch
-    ) -> list[list[Hypothesis]]:
-        """Returns each source's hypotheses within its length limit; none if one ended with padding or BOS.
+    ) -> list[list[Hypothesis] | str]:
+        """Returns each source's hypotheses within its length limit, or the reason why they cannot be used.
 
         All sources are first searched with the largest limit. Up to a source's own limit, this search
         takes the same steps as a search with that limit, so hypotheses that end within the limit are
@@ -223,7 +237,7 @@ class CTranslate2Search(ExternalEngine):
         config = options.config
         n_best = options.n_best
         limits = self._limits(sources, config)
-        found: list[list[Hypothesis]] = []
+        found: list[list[Hypothesis] | str] = []
         cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
         ranks_cut_last = config.effective_at_limit == "behind"
@@ -233,7 +247,12 @@ class CTranslate2Search(ExternalEngine):
         results = self._search(sources, options, largest)
         for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
             if not self._is_usable(result):
-                found.append([])
+                found.append(_NOT_USABLE)
+                continue
+            if config.effective_at_limit == "end" and not all(
+                self._has_ended(tokens, limit - 1) for tokens in result.hypotheses
+            ):
+                found.append(_AT_LIMIT)
                 continue
             finished_ranks = []
             for rank, tokens in enumerate(result.hypotheses):
@@ -246,7 +265,7 @@ class CTranslate2Search(ExternalEngine):
                 # Hypotheses that are not in the list score lower, and truncated ones rank below all others.
                 found.append(self._hypotheses(result, config, finished_ranks[:n_best]))
             else:
-                found.append([])
+                found.append(_NOT_USABLE)  # until it has been searched again
                 cut_by_limit[limit].append(number)
         patience = min(2, config.n_hypotheses)
         for limit, numbers in cut_by_limit.items():
@@ -334,28 +353,37 @@ class CTranslate2Search(ExternalEngine):
         return hypotheses
 
     def _with_log_probs(
-        self, sources: Sequence[SourceLine], found: Sequence[list[Hypothesis]], config: SearchConfig
-    ) -> list[list[Hypothesis]]:
+        self,
+        sources: Sequence[SourceLine],
+        found: Sequence[list[Hypothesis] | str],
+        config: SearchConfig,
+    ) -> list[list[Hypothesis] | str]:
         """Replaces the log-probabilities with the model's own, as if no tokens had been suppressed."""
-        pairs = [
-            (source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked
-        ]
+        pairs: list[tuple[SourceLine, Hypothesis]] = []
+        for source, ranked in zip(sources, found, strict=True):
+            if not isinstance(ranked, str):
+                pairs += [(source, hypothesis) for hypothesis in ranked]
         src = [self._src.tokens_of(source.ids) for source, _ in pairs]
-        tgt = [self._tgt.tokens_of(one.ids) for _, one in pairs]
+        tgt = [self._tgt.tokens_of(hypothesis.ids) for _, hypothesis in pairs]
         options = {"max_batch_size": 32, "max_input_length": 0}
         scored = _call("use `--engine nmtkit`", self._translator.score_batch, src, tgt, **options)
         rescored = []
-        for (source, one), result in zip(pairs, scored, strict=True):
-            log_probs = result.log_probs[
-                : len(one.token_log_probs)
-            ]  # a truncated hypothesis has no EOS
+        for (source, hypothesis), result in zip(pairs, scored, strict=True):
+            # A truncated hypothesis has no EOS.
+            log_probs = result.log_probs[: len(hypothesis.token_log_probs)]
             log_probs[: len(source.prefix)] = [0.0] * len(source.prefix)
-            score = ranking_score(config, one.ids, torch.tensor(log_probs), None)
+            score = ranking_score(config, hypothesis.ids, torch.tensor(log_probs), None)
             rescored.append(
-                replace(one, token_log_probs=log_probs, log_prob=sum(log_probs), score=score)
+                replace(hypothesis, token_log_probs=log_probs, log_prob=sum(log_probs), score=score)
             )
-        coming = iter(rescored)
-        return [[next(coming) for _ in ranked] for ranked in found]
+        remaining = iter(rescored)
+        results: list[list[Hypothesis] | str] = []
+        for ranked in found:
+            if isinstance(ranked, str):
+                results.append(ranked)
+            else:
+                results.append([next(remaining) for _ in ranked])
+        return results
 
 
 # ------------------------------------------------------------------------------------------------- supported searches
@@ -392,7 +420,7 @@ def _missing_options(run: Run, how: DecodingOptions) -> str:
         "several models": len(run.members()) > 1,
         "several devices": "," in how.device,
         "--workers (use --threads)": (how.workers or 1) > 1,
-        "--lm": how.lm is not None,
+        "--lm": how.lm is not None or how.lm_weight is not None,
         "--shortlist": how.shortlist is not None,
         "--layer": how.layer is not None,
         "--head": how.head is not None,
@@ -401,8 +429,7 @@ def _missing_options(run: Run, how: DecodingOptions) -> str:
     return f"ctranslate2 does not support {', '.join(missing)}" if missing else ""
 
 
-def _missing_precision(device: str, precision: str) -> str:
-    package = library("ctranslate2")
+def _missing_precision(package: Any, device: str, precision: str) -> str:
     kind = devices.choose(device).type
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not package.get_cuda_device_count()):
         return f"ctranslate2 finds no device of type {kind}"
@@ -424,12 +451,20 @@ def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
     """Opens the converted model; if it is damaged, converts the run again."""
     package = library("ctranslate2")
     place = _converted(run, which, sides)
-    try:
-        return package.Translator(str(place), **options)
-    except (RuntimeError, ValueError):
+    if _is_damaged(place):
         shutil.rmtree(place, ignore_errors=True)
         place = _converted(run, which, sides)
-    return _call(f"remove {place}", package.Translator, str(place), **options)
+    remedy = f"install what is missing, or remove {place} if the message is about a file in it"
+    return _call(remedy, package.Translator, str(place), **options)
+
+
+def _is_damaged(place: Path) -> bool:
+    """Returns whether files of a converted model are missing or incomplete."""
+    try:
+        sizes = json.loads((place / _FILE_SIZES).read_text(encoding="utf-8"))
+        return any((place / name).stat().st_size != size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return True
 
 
 def _converted(run: Run, which: str, sides: _Sides) -> Path:
@@ -443,6 +478,8 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
     places = [folder / key for folder in _folders(run.folder)]
     for place in places:
         if place.is_dir():
+            with suppress(OSError):  # the run may be read-only
+                os.utime(place)
             return place
     converted: Any = run.open_for_inference(torch.device("cpu"), which)[0]  # a Transformer
     specification = to_ctranslate2(
@@ -458,17 +495,31 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
 
 
 def _save(specification: Any, place: Path) -> Path:
-    """Writes a converted model and removes conversions of other weights; safe with concurrent processes."""
+    """Writes a converted model and removes old conversions; safe with concurrent processes."""
     try:
         with new_folder(place, "remove it") as beside, write_errors(place):
             specification.save(str(beside))
+            sizes = {path.name: path.stat().st_size for path in beside.iterdir()}
+            (beside / _FILE_SIZES).write_text(json.dumps(sizes), encoding="utf-8")
     except NmtkitError:
         if not place.is_dir():
             raise
-    for other in place.parent.iterdir():
-        if place.name not in other.name:  # folders under construction contain this name, too
-            shutil.rmtree(other, ignore_errors=True)
+    _remove_old(place.parent)
     return place
+
+
+def _remove_old(folder: Path) -> None:
+    """Removes conversions other than the `CONVERSIONS` last used ones, and unfinished ones of killed processes."""
+    finished = []
+    for path in folder.iterdir():
+        with suppress(OSError):  # another process may have removed it
+            last_use = path.stat().st_mtime
+            if not path.name.startswith("."):
+                finished.append((last_use, path))
+            elif time.time() - last_use > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+    for _, path in sorted(finished, reverse=True)[CONVERSIONS:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _folders(run: RunFolder) -> tuple[Path, Path]:
@@ -481,4 +532,4 @@ def _call(remedy: str, function: Callable[..., Any], *arguments: Any, **options:
     try:
         return function(*arguments, **options)
     except (RuntimeError, ValueError) as fault:
-        raise NmtkitError(f"engine ctranslate2: {fault}; {remedy}") from fault
+        raise NmtkitError(f"ctranslate2: {fault}; {remedy}") from fault

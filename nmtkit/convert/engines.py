@@ -29,15 +29,20 @@ CTranslate2's search would end before K hypotheses have finished.
 
 
 def library(engine: str) -> Any:
-    """Returns the library of an engine; raises NmtkitError if it is not installed."""
+    """Returns the library of an engine; raises NmtkitError if it is not installed or cannot be imported."""
     name = LIBRARIES[engine]
-    if find_spec(name) is None:
-        needed = "" if name == engine else f", but {engine} needs it"
-        raise NmtkitError(
-            f"{name} is not installed{needed}; install it with `pip install "
-            f"'nmtkit[{_EXTRAS[engine]}]'`"
-        )
-    return import_module(name)
+    problem = "is not installed"
+    cause: Exception | None = None
+    if find_spec(name) is not None:
+        try:
+            return import_module(name)
+        except (ImportError, OSError) as fault:  # e.g. a system library is missing or not allowed
+            problem = f"cannot be imported ({fault})"
+            cause = fault
+    needed = "" if name == engine else f", but {engine} needs it"
+    raise NmtkitError(
+        f"{name} {problem}{needed}; install it with `pip install 'nmtkit[{_EXTRAS[engine]}]'`"
+    ) from cause
 
 
 def unconvertible(model: ModelConfig, engine: str) -> str:

@@ -160,15 +160,45 @@ FEW_LINES = 16
 """Number of lines below which one thread is used; see `threads_for`."""
 
 
+_limits_lock = threading.Lock()
+_limits = 0
+"""Number of running `restored_threads` blocks."""
+_threads_without_limits = 0
+"""Torch's number of threads before the first of the running `restored_threads` blocks began."""
+
+
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Limits torch to one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def restored_threads() -> Iterator[None]:
+    """Allows the block to change torch's number of threads, and restores it afterwards.
+
+    Each new thread inherits the number that another thread may have limited just then. So the number is saved for all
+    blocks that run at the same time, not by each of them.
+    """
+    global _limits, _threads_without_limits
+    with _limits_lock:
+        if _limits == 0:
+            _threads_without_limits = torch.get_num_threads()
+        _limits += 1
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _limits_lock:
+            _limits -= 1
+            torch.set_num_threads(_threads_without_limits)
+
+
+def threads_without_limits() -> int:
+    """Returns torch's number of threads, disregarding the limits of `restored_threads` blocks in other threads."""
+    with _limits_lock:
+        return _threads_without_limits if _limits else torch.get_num_threads()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits torch to one thread."""
+    with restored_threads():
+        torch.set_num_threads(1)
+        yield
 
 
 def threads_for(lines: int) -> AbstractContextManager[None]:
@@ -227,8 +257,5 @@ def map_batches(
         for batch in batches:
             function(batch)
         return
-    try:
-        with ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
-            list(pool.map(function, batches))
-    finally:
-        torch.set_num_threads(threads)
+    with restored_threads(), ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
+        list(pool.map(function, batches))

@@ -138,12 +138,14 @@ INTERNAL_NAMES = frozenset(
         "encode_sources",
         "encode_target_tokens",
         "encode_targets",
+        "engine_name",
         "eos_token",
         "external_engine",
         "facts",
         "falls_back",
         "in_direction",
         "needs_language",
+        "notify",
         "opened",
         "outline",
         "reads",
@@ -269,7 +271,6 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def device(self) -> torch.device:
-        """The model's device."""
         if isinstance(self.opened, ModelOnDemand):
             return self.opened.device
         return next(self.opened.parameters()).device
@@ -292,7 +293,6 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def eos_token(self) -> str:
-        """Spelling of the EOS token."""
         return self.tokenizers.tgt.vocabulary.tokens[EOS]
 
     @property

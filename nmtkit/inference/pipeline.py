@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
@@ -53,6 +53,8 @@ class Job:
     """The encoded line, with constraints on its translation."""
     hypotheses: Sequence[Hypothesis] | None = None
     """Result of the decoding stage, best first."""
+    unsupported: str = ""
+    """Why the external engine could not decode the line, so that nmtkit's own did; empty otherwise."""
     translations: list[Translation] | None = None
     """Result of the writing stage; a single empty translation for an empty line."""
 
@@ -122,7 +124,7 @@ class Pipeline:
         Thread(target=self._read, args=(windows,), daemon=True).start()
         try:
             while self._queue.wait_for_window():
-                with closing(self._decode()) as jobs:
+                with self._restored_threads(), closing(self._decode()) as jobs:
                     for job in jobs:
                         self._finished[job.number] = job
                         group = self._write()
@@ -185,6 +187,10 @@ class Pipeline:
         self._window_ends.append(first + len(lines))
         self._queue.put(jobs)
 
+    def _restored_threads(self) -> AbstractContextManager[None]:
+        """Restores torch's number of threads, which decoders change if they compute in this process."""
+        return devices.restored_threads() if self._in_process else nullcontext()
+
     def _decode(self) -> Generator[Job]:
         """Yields jobs as they are decoded, until the queue stays empty (third stage)."""
         decoders = self._decoders[: self._queue.start_decoders()]
@@ -227,7 +233,6 @@ class Pipeline:
         """Yields the jobs of several decoders or of worker processes; each decoder runs in its own thread."""
         # Each decoder's last output is None, or an exception if it failed.
         outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()
-        torch_threads = torch.get_num_threads()
         threads = [
             Thread(target=self._run_decoder, args=(decoder, outputs), daemon=True)
             for decoder in decoders
@@ -250,8 +255,6 @@ class Pipeline:
                 self._stop()
             for thread in threads:
                 thread.join()
-            if self._in_process:
-                torch.set_num_threads(torch_threads)
 
     def _run_decoder(
         self, decoder: JobDecoder, outputs: SimpleQueue[Job | BaseException | None]

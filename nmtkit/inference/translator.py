@@ -3,6 +3,7 @@
 Results come in the order of the input, as n-best lists with scores and, on request, attention and copied words.
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,7 @@ from nmtkit.inference.workers import WorkerPool, Workers
 from nmtkit.layers.linear import pack_weights
 from nmtkit.models.abilities import memory_lengths
 from nmtkit.models.base import Decoder, Model, members_of
+from nmtkit.runs.folder import Notify, ignore
 
 if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
@@ -103,6 +105,10 @@ class Translator(TextModel):
     """External library that decodes instead of `nmtkit.decoding`; None if there is none."""
     falls_back: bool = True
     """Whether `nmtkit.decoding` takes over searches that the external engine does not support; if not, they fail."""
+    notify: Notify = ignore
+    """Receives a message when `nmtkit.decoding` takes over from the external engine."""
+    _reported: set[str] = field(default_factory=set, init=False)
+    """What `notify` has been told about; see `_report_once`."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches, kept so that later searches reuse their captured CUDA graphs."""
 
@@ -120,15 +126,18 @@ class Translator(TextModel):
         the keys of the recipe's `search` group, such as `beam_size`, which default to the recipe's values (see `nmtkit
         recipe explain search`). `inspect.signature` lists all keywords.
 
+        Which weights were found, and why an engine was or was not chosen, is logged at level INFO by the logger
+        `nmtkit`.
+
         Raises:
             TypeError: a keyword is not the name of an option.
         """
         # Imported here because `opening` imports this module.
         from nmtkit.inference.loading.opening import as_translator, load_from_options
 
-        return as_translator(
-            load_from_options(options_from_keywords(run, device, weights, options))
-        )
+        decoding_options = options_from_keywords(run, device, weights, options)
+        notify = logging.getLogger("nmtkit").info
+        return as_translator(load_from_options(decoding_options, notify=notify))
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is also an iterable of strings
@@ -295,7 +304,7 @@ class Translator(TextModel):
     ) -> Iterator[list[list[Translation]]]:
         devices.note_thread()
         is_on_cpu = self.device.type == "cpu"
-        decoders = torch.get_num_threads() if is_on_cpu else 1
+        decoders = devices.threads_without_limits() if is_on_cpu else 1
         hypotheses = self.config.n_hypotheses
         max_sentences = None
         if self.external_engine is not None:
@@ -326,10 +335,18 @@ class Translator(TextModel):
     @override
     def facts(self) -> list[str]:
         facts = super().facts()
+        facts.append(f"engine {self.engine_name}")
         facts.append(f"{self.config.size_key} {self.config.n_hypotheses}")
         if self.glossary is not None:
             facts.append(f"{len(self.glossary.entries)} terms")
         return facts
+
+    @property
+    def engine_name(self) -> str:
+        """Name of the engine that decodes; for an external engine, also its precision."""
+        if self.external_engine is None:
+            return "nmtkit"
+        return f"{self.external_engine.name}, {self.speed_config.precision}"
 
     @property
     @override
@@ -363,13 +380,17 @@ class Translator(TextModel):
                 return self._external_decoder(engine, outputs)
             reason = f"{engine.name} does not support {' or '.join(missing)}"
         self._require_falls_back(reason)
+        self._report_once(reason, f"engine nmtkit: {reason}")
         return self._nmtkit_decoder(outputs)
 
     def _require_falls_back(self, reason: str) -> None:
         if not self.falls_back:
-            raise NmtkitError(
-                f"{reason}; remove the unsupported options, or leave --engine and --precision at auto"
-            )
+            raise NmtkitError(f"{reason}; change this, or leave --engine and --precision at auto")
+
+    def _report_once(self, subject: str, message: str) -> None:
+        if subject not in self._reported:
+            self._reported.add(subject)
+            self.notify(message)
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
         """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""
@@ -423,6 +444,7 @@ class Translator(TextModel):
                 for job, result in zip(jobs, results, strict=True):
                     if isinstance(result, str):
                         self._require_falls_back(result)
+                        job.unsupported = result
                         unsupported.append(job)
                     else:
                         job.hypotheses = result
@@ -435,6 +457,9 @@ class Translator(TextModel):
     def _translations(self, job: Job, outputs: _Outputs) -> list[Translation]:
         """Converts a decoded job's hypotheses to translations."""
         assert job.hypotheses is not None
+        if job.unsupported:
+            # Reported here and not by the decoder, because this method runs in the caller's thread.
+            self._report_once("lines", f"engine nmtkit for some lines, first: {job.unsupported}")
         source = job.source
         translations = []
         for hypothesis in job.hypotheses:

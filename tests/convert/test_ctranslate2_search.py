@@ -155,10 +155,10 @@ REFUSED = {
     "--lm run": "--lm",
     "--shortlist lines": "--shortlist",
     "--workers 2": "--workers (use --threads)",
-    "--replace-unknown": "ctranslate2 does not support replacing unknown words; remove the unsupported options",
-    "--terms terms": "ctranslate2 does not support terms; remove the unsupported options",
-    "--prefix": "line 1: engine ctranslate2 does not support prefixes or terms",
-    "--jsonl": "line 1: engine ctranslate2 does not support prefixes or terms",
+    "--replace-unknown": "ctranslate2 does not support replacing unknown words; change this, or",
+    "--terms terms": "ctranslate2 does not support terms; change this, or",
+    "--prefix": "line 1: ctranslate2 does not support prefixes or terms",
+    "--jsonl": "line 1: ctranslate2 does not support prefixes or terms",
     "--interactive": "and --engine",
     "--precision int8_float16": "does not support precision int8_float16 on this cpu device; use fastest or one of",
 }
@@ -180,7 +180,10 @@ def test_what_is_of_the_engine_is_refused_without_it(
 ) -> None:
     (tmp_path / "run").symlink_to(run)
     asked = console("translate", "-m", "run", "--precision", "int16", "--engine", "nmtkit")
-    refused(asked, "precision int16: nmtkit itself supports only")
+    refused(
+        asked,
+        "precision int16: nmtkit's own engine supports only fp32, fp16 and bf16; use one of these",
+    )
     given = write_lines(tmp_path / "lines", ["ba"])
     rescored = console(
         "rescore", "-m", "run", "--source", given, "--target", given, "--engine", "ctranslate2"
@@ -192,18 +195,15 @@ def test_without_the_library_one_message_names_the_extra(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    remedy = r"install it with `pip install 'nmtkit\[fast\]'`"
-    missing = rf"ctranslate2 is not installed \({remedy}\)"
-    with pytest.raises(
-        NmtkitError, match=f"^{missing}; remove the unsupported options, or use --engine nmtkit$"
-    ):
+    missing = r"ctranslate2 is not installed; install it with `pip install 'nmtkit\[fast\]'`"
+    with pytest.raises(NmtkitError, match=f"^{missing}; change this, or use --engine nmtkit$"):
         by_ctranslate2(run)
-    remedy_of_int8 = "remove the unsupported options, or remove --precision int8"
+    remedy_of_int8 = "change this, or remove --precision int8"
     with pytest.raises(
         NmtkitError, match=f"^precision int8 needs ctranslate2: {missing}; {remedy_of_int8}$"
     ):
         opened(run, precision="int8")
-    with pytest.raises(NmtkitError, match=f"^ctranslate2 is not installed; {remedy}$"):
+    with pytest.raises(NmtkitError, match=f"^{missing}$"):
         export_run(Run(RunFolder(run)), "ctranslate2", run / "out")
 
 
@@ -226,7 +226,7 @@ def test_types_of_numbers_have_the_names_of_both(precision: str, run: Path) -> N
     assert wanted in (engine._translator.compute_type, "fastest")
 
 
-def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) -> None:
+def test_the_last_three_conversions_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "run"
     made_run(path, {}, learned())
     first = by_ctranslate2(path).translate(LINES)
@@ -234,10 +234,38 @@ def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) 
     written = kept.stat().st_mtime_ns
     assert by_ctranslate2(path, search_settings={"beam_size": 2}).translate(LINES[:1])
     assert kept.stat().st_mtime_ns == written
-    ends(path, 1.0)
-    assert by_ctranslate2(path).translate(LINES) == by_nmtkit(path).translate(LINES) != first
-    (other,) = (path / "ctranslate2").glob("*/model.bin")
-    assert other != kept
+    unfinished = path / "ctranslate2" / ".another.1.new"
+    unfinished.mkdir()  # by a process that is converting other weights
+    abandoned = path / "ctranslate2" / ".another.2.new"
+    abandoned.mkdir()
+    os.utime(abandoned, (0, 0))
+    for number in range(1, 4):
+        ends(path, number)
+        assert by_ctranslate2(path).translate(LINES) == by_nmtkit(path).translate(LINES) != first
+        if number < 3:
+            assert kept.exists()
+    assert not kept.exists()
+    assert len([*(path / "ctranslate2").glob("*/model.bin")]) == 3
+    assert unfinished.exists()
+    assert not abandoned.exists()
+
+
+def test_a_library_that_cannot_open_a_model_leaves_the_conversion_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_ctranslate2(run)
+    (kept,) = (run / "ctranslate2").glob("*/model.bin")
+    written = kept.stat()
+
+    def fail(*given: Any, **more: Any) -> None:
+        raise RuntimeError("Library libcublas.so.12 is not found")
+
+    monkeypatch.setattr(pytest.importorskip("ctranslate2"), "Translator", fail)
+    with pytest.raises(
+        NmtkitError, match=r"^ctranslate2: Library libcublas.so.12 is not found; install what is "
+    ):
+        by_ctranslate2(run)
+    assert kept.stat() == written
 
 
 def test_two_processes_convert_one_run_at_once(
@@ -294,7 +322,7 @@ def test_a_run_that_cannot_be_written_has_its_conversion_in_the_cache(
     assert kept.stat().st_mtime_ns == written
     ends(tmp_path / "run", 1.0)
     by_ctranslate2(tmp_path / "run")
-    assert not kept.exists()
+    assert len([*(tmp_path / "cache" / "nmtkit" / "ctranslate2").glob("*/*/model.bin")]) == 2
     monkeypatch.setattr(ctranslate2_search, "user_cache", lambda: tmp_path / "run" / "cache")
     ends(tmp_path / "run", 2.0)
     with pytest.raises(NmtkitError, match=r"cannot be written: Permission denied"):
@@ -307,9 +335,7 @@ def test_more_positions_than_were_learned(tmp_path: Path) -> None:
     for engine in ("nmtkit", "auto"):
         with pytest.raises(DataError, match="learned only 64 positions"):
             opened(tmp_path / "run", engine=engine).translate(" ".join(LINES[:30]))
-    with pytest.raises(
-        NmtkitError, match=r"engine ctranslate2 supports only .* of fewer than 64 tokens"
-    ):
+    with pytest.raises(NmtkitError, match=r"ctranslate2 supports only .* of fewer than 64 tokens"):
         by_ctranslate2(tmp_path / "run").translate(" ".join(LINES[:30]))
 
 
@@ -330,14 +356,14 @@ def test_another_model_is_refused(trained: Path) -> None:
 
 def test_constraints_from_python(run: Path) -> None:
     with pytest.raises(
-        NmtkitError, match=r"line 2: engine ctranslate2 does not support prefixes or terms"
+        NmtkitError, match=r"line 2: ctranslate2 does not support prefixes or terms"
     ):
         by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
     with pytest.raises(NmtkitError, match="n_best 4 exceeds beam_size 3"):
         by_ctranslate2(run).search(["ba"], 4)
     with pytest.raises(
         NmtkitError,
-        match=r"^ctranslate2 does not support attention; remove the unsupported options, or leave --engine and "
+        match=r"^ctranslate2 does not support attention; change this, or leave --engine and "
         r"--precision at auto$",
     ):
         by_ctranslate2(run).search(["ba"], need_attention=True)
@@ -358,14 +384,14 @@ def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) ->
             succeeded(console(*one, "--engine", name)) for name in ("nmtkit", "auto", "ctranslate2")
         )
         assert theirs.out == auto.out == own.out
-        assert "engine" not in own.err
-        assert auto.err.startswith("engine ctranslate2, fp32\n")
-        assert theirs.err.startswith("engine ctranslate2, fp32\n")
+        assert "), engine nmtkit\n" in own.err
+        assert "), engine ctranslate2, fp32\n" in auto.err
+        assert "), engine ctranslate2, fp32\n" in theirs.err
     warned = succeeded(
         console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json")
     )
     assert (
-        "engine ctranslate2, fp32; forbidden tokens change the scores of the other tokens"
+        "engine ctranslate2: with no_repeat_ngram 2, the scores of ctranslate2 differ from those of nmtkit"
         in warned.err
     )
     assert "NaN" not in warned.out

@@ -1,6 +1,8 @@
 """`--engine auto`: CTranslate2 where it finds the same, else nmtkit with one line that says why."""
 
+import io
 import json
+import logging
 import math
 import sys
 from contextlib import closing
@@ -101,7 +103,8 @@ def test_models_find_the_same_without_a_second_copy_of_their_weights(
     assert isinstance(auto.external_engine, CTranslate2Search)
     assert not is_read(auto)
     assert auto.speed_config.engine == "ctranslate2"
-    assert (auto.parameters, repr(auto)) == (own.parameters, repr(own))
+    assert auto.parameters == own.parameters
+    assert repr(auto) == repr(own).replace("engine nmtkit", "engine ctranslate2, fp32")
 
 
 @installed
@@ -230,10 +233,11 @@ def test_one_line_says_why_nmtkit_searches(
     asked = ["translate", "-m", "run", *options.split(), lines]
     own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
     assert auto.out == own.out
-    said = [line for line in auto.err.splitlines() if "engine" in line]
+    said = [line for line in auto.err.splitlines() if "ctranslate2" in line]
     assert len(said) == 1
     assert said[0].startswith(f"engine nmtkit: {FALLS_BACK[options]}")
-    assert "engine" not in own.err
+    assert auto.err == f"{said[0]}\n{own.err}"
+    assert ", engine nmtkit\n" in own.err
 
 
 @installed
@@ -247,8 +251,11 @@ def test_lines_of_json_with_constraints_are_searched_by_nmtkit(
     asked = ["translate", "-m", "run", "--jsonl", lines]
     own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
     assert auto.out == own.out
-    assert "engine ctranslate2, fp32\n" in auto.err
-    assert "engine nmtkit for lines with constraints" in auto.err
+    assert ", engine ctranslate2, fp32\n" in auto.err
+    reason = "line 2: ctranslate2 does not support prefixes or terms"
+    assert auto.err.count(f"engine nmtkit for some lines, first: {reason}\n") == 1
+    quiet = succeeded(console(*asked, "--quiet"))
+    assert (quiet.out, quiet.err) == (own.out, "")
 
 
 @installed
@@ -258,18 +265,18 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     (tmp_path / "run").symlink_to(run)
     lines = write_lines(tmp_path / "lines", LINES[:5])
     done = succeeded(console("translate", "-m", "run", "--precision", "int8", lines))
-    assert "engine ctranslate2, int8\n" in done.err
+    assert ", engine ctranslate2, int8\n" in done.err
     done = succeeded(
         console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines)
     )
     assert (
-        "engine ctranslate2, int8; forbidden tokens change the scores of the other tokens\n"
+        "engine ctranslate2: with min_length 3, the scores of ctranslate2 differ from those of nmtkit\n"
         in done.err
     )
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
     refused(
         asked,
-        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; remove the unsupported",
+        "precision int8 needs ctranslate2: ctranslate2 does not support rnnsearch models; change this, or remove ",
     )
 
 
@@ -292,7 +299,7 @@ def test_a_library_that_fails_says_so(
     monkeypatch.setattr(ctranslate2, "Translator", fail)
     done = succeeded(console("translate", "-m", run, stdin="ba\n"))
     assert done.err.startswith(
-        "engine nmtkit: engine ctranslate2: Library libcublas.so.12 is not found; remove "
+        "engine nmtkit: ctranslate2: Library libcublas.so.12 is not found; install what is missing, or remove "
     )
     with pytest.raises(NmtkitError, match="libcublas"):
         opened(run, engine="ctranslate2")
@@ -310,7 +317,7 @@ def test_commands_that_do_not_search_convert_nothing(console: Command, tmp_path:
         ["plot-attention", LINES[0]],
     ):
         done = succeeded(console(asked[0], "-m", run, *asked[1:]))
-        assert "engine" not in done.err
+        assert "ctranslate2" not in done.err
     assert not (run / "ctranslate2").exists()
 
 
@@ -322,8 +329,71 @@ def test_without_the_library_nothing_is_said(
     asked = ["translate", "-m", run, lines]
     own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
     assert (auto.out, auto.err) == (own.out, own.err)
-    assert "engine" not in auto.err
+    assert "ctranslate2" not in auto.err
     assert opened(run).external_engine is None
+
+
+def test_a_library_that_cannot_be_imported_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, console: Command, tmp_path: Path
+) -> None:
+    package = tmp_path / "broken" / "ctranslate2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('cannot enable executable stack')")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "ctranslate2", raising=False)
+    lines = write_lines(tmp_path / "lines", LINES[:5])
+    reason = "ctranslate2 cannot be imported (cannot enable executable stack); install it with"
+    auto = succeeded(console("translate", "-m", run, lines))
+    assert auto.err.startswith(f"engine nmtkit: {reason}")
+    refused(console("translate", "-m", run, lines, "--engine", "ctranslate2"), reason)
+    said = " ".join(succeeded(console("doctor")).out.split())
+    assert f"Transformers translate more slowly without it: {reason}" in said
+
+
+@installed
+def test_python_programs_can_log_the_engine_and_why_it_changes(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = io.StringIO()
+    logger = logging.getLogger("nmtkit")
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(log)])
+    logger.setLevel(logging.INFO)
+    try:
+        translator = Translator.load(run, device="cpu")
+        for _ in range(2):
+            translator.search(LINES[:3], need_attention=True)
+            translator.search([LINES[0], Request(LINES[0], prefix="BA")])
+    finally:
+        logger.setLevel(logging.NOTSET)
+    *_, model, of_call, of_line = log.getvalue().splitlines()
+    assert model.endswith(", engine ctranslate2, fp32")
+    assert of_call == "engine nmtkit: ctranslate2 does not support attention"
+    assert of_line.startswith("engine nmtkit for some lines, first: ")
+
+
+@installed
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_lines_that_reach_a_limit_that_ends_them_are_searched_by_nmtkit(
+    beam_size: int, run: Path
+) -> None:
+    settings = {"beam_size": beam_size, "at_limit": "end", "max_length": 7}
+    own, auto = both(run, search_settings=settings)
+    found = auto.search(LINES, beam_size)
+    require_equal(found, own.search(LINES, beam_size))
+    lengths = {max(len(one.tokens) + one.finished for one in ranked) for ranked in found}
+    assert min(lengths) < 7 <= max(lengths)
+    assert auto.external_engine is not None
+    assert is_read(auto)
+    with pytest.raises(NmtkitError, match="does not support at_limit end"):
+        opened(run, engine="ctranslate2", search_settings=settings)
+
+
+@installed
+def test_the_weight_of_a_language_model_without_one_is_an_error(
+    run: Path, console: Command
+) -> None:
+    done = console("translate", "-m", run, "--search", "lm_weight=0.5", stdin="ba\n")
+    refused(done, "lm_weight requires a language model", after_results=True)
 
 
 def test_doctor_says_what_is_missed_without_the_library(

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -95,3 +97,32 @@ def test_few_lines_use_one_thread_unless_a_number_was_asked_for(
     with device.threads_for(1):
         assert torch.get_num_threads() == 3
     device.prepare(CPU)
+
+
+def test_threads_that_limit_torch_at_once_leave_its_number_to_new_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    first_is_inside, second_is_inside, first_has_left = (threading.Event() for _ in range(3))
+
+    def first() -> None:
+        with device.one_thread():
+            first_is_inside.set()
+            second_is_inside.wait(10)
+        first_has_left.set()
+
+    def second() -> None:
+        first_is_inside.wait(10)
+        with device.one_thread():
+            second_is_inside.set()
+            first_has_left.wait(10)
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(first), pool.submit(second)]:
+                done.result()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3
+        with device.one_thread(), ThreadPoolExecutor(1) as pool:
+            assert pool.submit(device.threads_without_limits).result() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -76,8 +76,6 @@ def run_translate(
         return
     how = _with_possible_engine(how, prefix, terms is not None, replace_unknown)
     translator = _open(how, terms, replace_unknown, dictionary)
-    if jsonl and translator.external_engine is not None and translator.falls_back:
-        note("engine nmtkit for lines with constraints, which ctranslate2 does not support")
     if split_sentences and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
         raise click.UsageError(
             "--split-sentences samples each sentence only once; use --samples 1 without --n-best, or put each "

@@ -4,7 +4,6 @@ import json
 import platform
 import sys
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,9 +21,10 @@ from nmtkit.cli.text_io.reading import stdin_lines
 from nmtkit.config import Recipe
 from nmtkit.config import load as load_recipe
 from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.convert.engines import library
 from nmtkit.core import device as devices
 from nmtkit.core import machine, speed_cache
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.files.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.reading import read_pairs
@@ -209,15 +209,16 @@ def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device
     else:
         planned, run = begin(loaded, place, run_path, notify=tell)
         events = prepare(planned, run, tell)
-    for event in events:
-        if isinstance(event, Diagnosis):
-            show_diagnosis(event)
-        else:
-            show_report(event)
-    resolve_batch(run, place, tell)
-    # the device is described now, because measuring changes the number of threads
-    title = f"training {loaded.name} on {devices.describe(place)}"
-    tuned = tune_training(workload_of_run(run, place), again=True)
+    with run:
+        for event in events:
+            if isinstance(event, Diagnosis):
+                show_diagnosis(event)
+            else:
+                show_report(event)
+        resolve_batch(run, place, tell)
+        # the device is described now, because measuring changes the number of threads
+        title = f"training {loaded.name} on {devices.describe(place)}"
+        tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, title)
     else:
@@ -275,8 +276,8 @@ def run_doctor(clear: bool) -> None:
         "measured settings": f"{len(speed_cache.entries())}, stored in {speed_cache.cache_folder()}",
     }
     facts |= {name: machine.library_version(name) for name in LIBRARIES}
-    if find_spec("ctranslate2") is None:
-        facts["ctranslate2"] = (
-            "not installed, so Transformers translate more slowly; to install it, run `pip install 'nmtkit[fast]'`"
-        )
+    try:
+        library("ctranslate2")
+    except NmtkitError as fault:
+        facts["ctranslate2"] = f"Transformers translate more slowly without it: {fault}"
     show_machine(facts)

@@ -95,11 +95,12 @@ def load_from_options(
         device = devices.describe(system.device)
     else:
         device = ", ".join(dict.fromkeys(device_names))
+    engine = f", engine {system.engine_name}" if isinstance(system, Translator) else ""
     for member in run.members():
         path = member.weights(options.weights)
         is_of_stage = path.parent.parent == member.folder.checkpoints
         stage = f"{path.parent.name}/" if is_of_stage else ""
-        notify(f"model {member.folder.path} ({why}), {stage}{path.name}, on {device}")
+        notify(f"model {member.folder.path} ({why}), {stage}{path.name}, on {device}{engine}")
     return system
 
 
@@ -281,16 +282,14 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
             if options.engine != CTRANSLATE2:
                 reason = f"precision {options.precision} needs {CTRANSLATE2}: {reason}"
                 remedy = f"remove --precision {options.precision}"
-            raise NmtkitError(f"{reason}; remove the unsupported options, or {remedy}")
+            raise NmtkitError(f"{reason}; change this, or {remedy}")
         notify(f"engine nmtkit: {reason}")
         return None
     for message in messages:
         notify(message)
-    is_exact = not kind.unsupported_search(config, forces_language, exact=True)
-    warning = ""
-    if not is_exact:
-        warning = "; forbidden tokens change the scores of the other tokens"
-    notify(f"engine {CTRANSLATE2}, {precision}{warning}")
+    difference = kind.unsupported_search(config, forces_language, exact=True)
+    if difference:
+        notify(f"engine {CTRANSLATE2}: {difference}")
     # nmtkit's own copy of the model is loaded only for what CTranslate2 cannot do, such as rescoring.
     has_same_precision = device.type == "cuda" and precision in ("fp16", "bf16")
     nmtkit_options = replace(
@@ -315,6 +314,7 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
         parameters=count_parameters(outline),
         external_engine=engine,
         falls_back=not is_required,
+        notify=notify,
     )
 
 
@@ -419,7 +419,7 @@ def _requested_precision(
         return default_precision(model)
     if precision in get_args(CTranslate2Precision):
         raise RecipeError(
-            f"precision {precision}: nmtkit itself supports only fp32, fp16 and bf16; use CTranslate2 "
-            "(`--engine auto`, `pip install 'nmtkit[fast]'`), or remove --precision"
+            f"precision {precision}: nmtkit's own engine supports only fp32, fp16 and bf16; use one of these. Other "
+            "precisions are for translating with CTranslate2"
         )
     return cast(Precision, precision)
