@@ -16,28 +16,25 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.registry import suggest_names
 
-PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
-PAGES += [
-    "parsing",
-    "captioning",
-    "classification",
-    "language-models",
-    "little-text",
-    "pretraining",
-    "multilingual",
-]
-PAGES += [
-    "attention",
-    "tour",
-    "sharing",
-    "logging",
-    "cluster",
-    "gpu",
-    "coming-from",
-    "public-models",
-]
-PAGES += ["python", "extending"]
-"""The pages that are files, in the order in which a newcomer needs them."""
+GROUPS = {
+    "Start": ["first", "second"],
+    "The main steps": ["data", "training", "decoding", "attention"],
+    "Your own project": [
+        "language-pair",
+        "domain",
+        "little-text",
+        "pretraining",
+        "multilingual",
+        "public-models",
+        "summarizer",
+    ],
+    "Other tasks": ["language-models", "classification", "captioning", "parsing"],
+    "Lectures": ["tour"],
+    "Machines and colleagues": ["gpu", "cluster", "logging", "sharing", "coming-from"],
+    "Programming": ["python", "extending"],
+}
+"""The pages that are files, in the groups of the README and in the order in which a newcomer needs them."""
+PAGES = [name for names in GROUPS.values() for name in names]
 REFERENCE = "reference"
 """The page that is generated from the code, so that it is never out of date."""
 TOPICS = (*PAGES, REFERENCE)
@@ -171,12 +168,13 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
         for name in save_files(topic, folder):
             note(f"wrote {folder / name}")
     elif topic is None:
-        titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
-        rows = [
-            *zip(PAGES, titles, strict=True),
-            (REFERENCE, "All commands, their options, and all recipe keys"),
-        ]
-        terminal.table("", ["topic", "what it is about"], rows)
+        width = max(len(topic) for topic in TOPICS)
+        for group, names in GROUPS.items():
+            terminal.say(f"{group}:")
+            for name in names:
+                title = page(name).partition("\n")[0].removeprefix("# ")
+                terminal.say(f"  {name:<{width}}  {title}")
+        terminal.say(f"  {REFERENCE:<{width}}  All commands, their options, and all recipe keys")
         terminal.say("\nto read a page: nmtkit guide TOPIC")
     elif sys.stdout.isatty():
         text = rendered_page(_LINK.sub(r"\1 (`nmtkit guide \2`)", page(topic)))

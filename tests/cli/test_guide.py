@@ -244,7 +244,9 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "names.tsv", ["ba\tBO"])
     write_lines(folder / "terms.tsv", ["ba\tBA"])
     write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
-    write_lines(folder / "treebank.mrg", ["(S (NP (DT the) (NN cat)) (VP (VBZ sleeps)) (. .))"] * 3)
+    for name in ("train", "valid", "test"):
+        tree = "(S (NP (DT the) (NN cat)) (VP (VBZ sleeps)) (. .))"
+        write_lines(folder / f"{name}.mrg", [tree] * 3)
     write_lines(folder / "sentences.txt", LINES[:2])
     stories = sentence_pairs(40, 6)
     write_lines(folder / "articles.txt", [source for source, _ in stories])
@@ -291,11 +293,14 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
             recipe_text.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8"
         )
     shutil.move(folder / "runs" / "domain-run", folder / "runs" / "domain")
-    (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
     (folder / "tuned.yaml").write_text(blocks("decoding", "yaml")[0], encoding="utf-8")
     # for so little text
     small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"
-    (folder / "domain.yaml").write_text(blocks("domain", "yaml")[0] + small, encoding="utf-8")
+    domain, words = blocks("domain", "yaml")
+    (folder / "domain.yaml").write_text(domain + small, encoding="utf-8")
+    # The vectors have four elements.
+    words = words.replace("hidden_size: 300", "hidden_size: 4")
+    (folder / "words.yaml").write_text(words, encoding="utf-8")
     tiny = (
         blocks("multilingual", "yaml")[0]
         .replace("vocab_size: 8000", "vocab_size: 60")
@@ -322,6 +327,9 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     make_run(folder, "language", LANGUAGE_MODEL)
     make_run(folder, "parser", PARSER, [*LINES, "(S (NP XX )NP XX )S"])
     make_run(folder, "pictures", CAPTIONER, features=96)
+    # `make_run` writes recipes, too; the pages have their own recipes of the same names.
+    (folder / "parser.yaml").write_text(blocks("parsing", "yaml")[0], encoding="utf-8")
+    (folder / "news.yaml").write_text(blocks("summarizer", "yaml")[0], encoding="utf-8")
     shutil.copy(ROOT / "data" / "demo-scenes" / "valid.images.npz", folder / "test.npz")
     write_lines(folder / "test.words", LINES[:2])
     write_lines(folder / "test.trees", ["(S XX )S"] * 2)
@@ -528,9 +536,19 @@ def test_every_page_is_a_topic_and_is_installed() -> None:
     assert all(f"nmtkit/guide/{name}.md" in TEXT["README"] for name in guide.PAGES)
 
 
+def test_the_readme_has_the_pages_in_the_groups_and_order_of_the_guide() -> None:
+    groups = {
+        group: re.findall(r"nmtkit/guide/([a-z-]+)\.md", pages)
+        for group, pages in re.findall(
+            r"^\* \*\*(.+?)\*\*: (.+(?:\n  .+)*)", TEXT["README"], re.MULTILINE
+        )
+    }
+    assert {group: groups.get(group) for group in guide.GROUPS} == guide.GROUPS
+
+
 def test_the_guide_is_printed(console: Command) -> None:
     listed = succeeded(console("guide"))
-    assert all(f"\n{topic} " in listed.out for topic in guide.TOPICS)
+    assert all(f"\n  {topic} " in listed.out for topic in guide.TOPICS)
     assert console("guide", "second").out == TEXT["second"]
     refused(console("guide", "secnd"), "did you mean 'second'")
 
