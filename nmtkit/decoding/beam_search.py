@@ -195,8 +195,10 @@ class BeamSearch:
         coverage = None  # (N,S)
         coverage_scores = None  # (B,W)
         if self.coverage_penalty is not None:
-            coverage = self._add_to_coverage(state.hypotheses.coverage, output)
-            coverage_scores = self._coverage_scores(self.coverage_penalty, coverage, sentences)
+            coverage = self._add_to_coverage(state.hypotheses.coverage, output)  # (N,S)
+            coverage_scores = self._coverage_scores(
+                self.coverage_penalty, coverage, sentences
+            )  # (B,W)
 
         # 3. The scores of all continuations after applying the rules, and the scores that guide the choice among them.
         is_guided_by_coverage = self._is_guided_by_coverage()
@@ -209,25 +211,26 @@ class BeamSearch:
         parent_scores = sentences.scores  # (B,W)
         if continuations.log_sums is not None:
             # log p = logit - log_sum. Subtracting log_sum from the parent's score covers all of its continuations.
-            parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
+            log_sums = continuations.log_sums.view(parent_scores.shape)  # (B,W)
+            parent_scores = parent_scores - log_sums  # (B,W)
         guided_values = continuations.values  # (N,X)
         if sentences.repetition_penalties is not None:
             assert state.history is not None
             history = memory.columns_of(state.history)  # (N,t)
             guided_values = apply_repetition_penalty(
                 guided_values, history, config.repetition_penalty
-            )
-            parent_scores = parent_scores + sentences.repetition_penalties
+            )  # (N,X)
+            parent_scores = parent_scores + sentences.repetition_penalties  # (B,W)
         # The second condition follows from the first; only the type checker needs it.
         if is_guided_by_coverage and coverage_scores is not None:
             # The ranking adds the coverage penalty after dividing by the divisor, so the penalty is multiplied by the
             # divisor here.
-            parent_scores = parent_scores + coverage_scores * divisor
+            parent_scores = parent_scores + coverage_scores * divisor  # (B,W)
 
         # 4. The best continuations of each sentence.
         candidates, diversity_penalties = self._choose_candidates(
-            state, guided_values, parent_scores, continuations.block_maxima
-        )
+            state, guided_values, parent_scores, block_maxima=continuations.block_maxima
+        )  # diversity_penalties: (B,K)
         token_penalties = None  # (B,C): repetition penalty of each last token, zero or less
         if is_guided:
             candidates, token_penalties = restore_model_scores(
@@ -235,7 +238,7 @@ class BeamSearch:
                 log_probs=continuations.values,
                 guided_values=guided_values,
                 parent_scores=sentences.scores,
-            )
+            )  # token_penalties: (B,C)
 
         # 5. At the length limit, hypotheses may be forced to end with an EOS whose log-probability is not counted.
         if config.effective_at_limit == "end":
@@ -249,11 +252,11 @@ class BeamSearch:
         )  # (B,C), (B,K)
         ranking = penalized / divisor  # (B,C)
         if coverage_scores is not None:
-            ranking = ranking + coverage_scores.gather(1, candidates.parents)
+            ranking = ranking + coverage_scores.gather(1, candidates.parents)  # (B,C)
         if constraints is not None:
             ranking = constraints.mask_unmet_candidates(
                 parents=candidates.parents, tokens=tokens, scores=candidates.scores, ranking=ranking
-            )
+            )  # (B,C)
 
         # 7. The sentences after the step: the new tokens of their hypotheses, and which sentences are done.
         next_sentences = replace(
@@ -262,12 +265,14 @@ class BeamSearch:
             repetition_penalties=repetition_penalties,
             diversity_penalties=diversity_penalties,
         )
-        next_sentences = self._end_sentences(state, next_sentences, candidates, ranking)
+        next_sentences = self._end_sentences(state, next_sentences, candidates, ranking=ranking)
 
         # 8. The new beam at the next position: each hypothesis inherits the state of its parent.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
         parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
-        state.hypotheses = self._advance_beam(state, hypotheses, parents, next_sentences.tokens)
+        state.hypotheses = self._advance_beam(
+            state, hypotheses, parents=parents, tokens=next_sentences.tokens
+        )
         state.sentences = next_sentences
         n_sentences = len(ranking)
         return StepResult(
@@ -289,7 +294,7 @@ class BeamSearch:
             sentences.tokens.flatten(),
             state.hypotheses.model,
             sentences.memory,
-            state.cache,
+            cache=state.cache,
             need_attention=self.need_attention or self.coverage_penalty is not None,
         )
 
@@ -322,7 +327,7 @@ class BeamSearch:
                 scores=parent_scores + sentences.diversity_penalties,
                 beam_size=beam_size,
                 n_groups=self.config.n_groups,
-            )
+            )  # token_penalties: (B,C)
             parent_penalties = sentences.diversity_penalties.gather(1, candidates.parents)  # (B,C)
             penalties = parent_penalties + token_penalties  # (B,C)
             return candidates, penalties.gather(1, candidates.survivors)
@@ -358,7 +363,7 @@ class BeamSearch:
         is_last = (state.cache.position >= sentences.last_position)[:, None]  # (B,1)
         scores = sentences.scores  # (B,W)
         if constraints is not None:
-            scores = constraints.mask_unmet_hypotheses(scores)
+            scores = constraints.mask_unmet_hypotheses(scores)  # (B,W)
         if token_penalties is not None:
             token_penalties = token_penalties.masked_fill(is_last, 0.0)  # (B,C)
         return end_at_limit(is_last, candidates, scores), token_penalties
@@ -397,7 +402,7 @@ class BeamSearch:
         """Returns the coverage penalty of each hypothesis `(B,W)`, zero or less, given its coverage `(N,S)`."""
         words = sentences.memory.mask  # (B,S)
         if has_source_end(self.model):
-            words = source_words(words)
+            words = source_words(words)  # (B,S)
         words = words[:, None]  # (B,1,S)
         n_sentences, width = sentences.scores.shape
         coverage = coverage.view(n_sentences, width, -1)  # (B,W,S)
@@ -432,9 +437,11 @@ class BeamSearch:
         if output.copy_gate is not None:
             copying = as_copying(self.model)
             assert copying is not None, "a model with a copy gate must be able to copy"
-            log_probs = copying.copied(logits, output, memory, log_sums[:, None])  # (N,X)
+            log_probs = copying.copied(
+                logits, output, memory, log_normalizer=log_sums[:, None]
+            )  # (N,X)
             return Continuations(self.apply_rules(state, log_probs))
-        logits = self.apply_rules(state, logits)
+        logits = self.apply_rules(state, logits)  # (N,V)
         keeps_other_tokens = all(rule.forbids_special_tokens_only for rule in state.sentences.rules)
         if not keeps_other_tokens:
             return Continuations(logits, log_sums)  # any block may have lost its maximum
@@ -505,15 +512,16 @@ class BeamSearch:
         n_finished = sentences.n_finished + ended_in_groups.sum(2)  # (B,G)
         unfinished_scores = candidates.survivor_scores  # (B,K)
         if sentences.repetition_penalties is not None:
-            unfinished_scores = unfinished_scores + sentences.repetition_penalties
+            unfinished_scores = unfinished_scores + sentences.repetition_penalties  # (B,K)
         best_unfinished = unfinished_scores.amax(1)  # (B,)
         best_finished = sentences.best_finished  # (B,n_best) or (B,K)
         if best_finished is None:  # first_k
             is_satisfied = n_finished >= self.config.n_hypotheses // n_groups  # (B,G)
         else:
             ended_ranking = ranking.masked_fill(~candidates.ended, -INFINITY)  # (B,C)
-            all_finished = torch.cat([best_finished, ended_ranking], 1)
-            best_finished, _ = all_finished.topk(best_finished.shape[1], 1)
+            all_finished = torch.cat([best_finished, ended_ranking], 1)  # (B,n_best+C) or (B,K+C)
+            n_compared = best_finished.shape[1]
+            best_finished, _ = all_finished.topk(n_compared, 1)  # (B,n_best) or (B,K)
             is_exact = self.config.effective_stop == "exact"
             compared_position = sentences.last_position if is_exact else position  # (B,)
             n_written = sentences.tokens_after_prompt(
@@ -530,7 +538,7 @@ class BeamSearch:
         if n_groups > 1:
             group_done = group_done | is_satisfied  # (B,G)
         scores = candidates.survivor_scores.view(*group_done.shape, -1)  # (B,G,K/G) or (B,1,K)
-        scores = scores.masked_fill(group_done[:, :, None], -INFINITY)
+        scores = scores.masked_fill(group_done[:, :, None], -INFINITY)  # (B,G,K/G) or (B,1,K)
         scores = scores.flatten(1)  # (B,K)
         return replace(
             sentences, scores=scores, done=done, n_finished=n_finished, best_finished=best_finished
@@ -555,9 +563,9 @@ class BeamSearch:
         history = hypotheses.history  # (N,*)
         if history is not None:
             if history.shape[1] < state.cache.length - 1:
-                history = pad(history, (0, 1), value=NO_TOKEN)
+                history = pad(history, (0, 1), value=NO_TOKEN)  # (N,*)
             last = (state.cache.position - 1).repeat_interleave(width)[:, None]  # (N,1)
-            history = history.scatter(1, last, tokens.view(-1, 1))
+            history = history.scatter(1, last, tokens.view(-1, 1))  # (N,*)
         return replace(hypotheses, history=history, progress=progress)
 
     def _for_result(self, tensor: Tensor | None, n_sentences: int) -> Tensor | None:
@@ -603,7 +611,7 @@ class BeamSearch:
         custom_rule = self._begin_custom_rule(batch)
         host_prompt_lengths = None  # (B,)
         if host_batch.prompt is not None:
-            host_prompt_lengths = (host_batch.prompt != PAD).sum(1).cpu()
+            host_prompt_lengths = (host_batch.prompt != PAD).sum(1).cpu()  # (B,)
         limits = self._length_limits(host_batch, custom_rule, host_prompt_lengths)  # (B,)
         longest = int(limits.max())
 
@@ -611,11 +619,11 @@ class BeamSearch:
         memory = model.encode(batch)
         shortlist_mask = None  # (B,V)
         if self.shortlist is not None:
-            shortlist_mask = self._shortlist_mask(batch, self.shortlist)
+            shortlist_mask = self._shortlist_mask(batch, self.shortlist)  # (B,V)
             memory = with_shortlist(model, memory, shortlist_mask)
         prompt = batch.prompt  # (B,P)
         if prompt is None:
-            prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)
+            prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)  # (B,0)
         prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
         has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
         needs_word_starts = constraints is not None or has_new_word
@@ -638,7 +646,7 @@ class BeamSearch:
             # The last token of each prompt is read by the first step.
             shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
             _, model_state = model.prefill(
-                shifted_prompt, model_state, memory, cache, host_prompt_lengths
+                shifted_prompt, model_state, memory, cache=cache, lengths=host_prompt_lengths
             )
             cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
 
@@ -669,12 +677,12 @@ class BeamSearch:
             progress = ConstrainedBeam.begin(constraints, word_starts).progress
         reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
-        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(dtype)
+        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1))  # (longest,)
         return SearchState(
             sentences=sentences,
             hypotheses=HypothesisState(model=model_state, history=history, progress=progress),
             cache=cache,
-            divisors=send(divisors, device),  # (longest,)
+            divisors=send(divisors.to(dtype), device),  # (longest,)
             limits=limits.tolist(),
             rule_names=tuple(name for name, _ in named_rules),
             word_starts=word_starts,
@@ -753,9 +761,9 @@ class BeamSearch:
         config = applicable_limits(self.config, batch)
         required = None  # (B,): number of tokens that the limit must leave room for
         if custom_rule is not None:
-            required = custom_rule.min_tokens()
+            required = custom_rule.min_tokens()  # (B,)
         elif isinstance(batch.terms, Constraints):
-            required = batch.terms.tokens_needed().cpu()
+            required = batch.terms.tokens_needed().cpu()  # (B,)
         lengths = batch.lengths.cpu()  # (B,)
         prefix = None if batch.prefix is None else batch.prefix.cpu()  # (B,P)
         limits = max_lengths(config, lengths, prefix=prefix, required=required)  # (B,)
@@ -771,8 +779,10 @@ class BeamSearch:
         shortest_limits = max_lengths(
             shortest_config, lengths, prefix=prefix, required=required
         )  # (B,)
-        # With prompts, each sentence has only the positions after its own prompt.
-        positions_left = n_positions if prompt_lengths is None else n_positions - prompt_lengths
+        positions_left: int | Tensor = n_positions
+        if prompt_lengths is not None:
+            # Each sentence has only the positions after its own prompt.
+            positions_left = n_positions - prompt_lengths  # (B,)
         return limits.clamp(max=positions_left).maximum(shortest_limits)
 
     def _shortlist_mask(self, batch: Batch, shortlist: Shortlist) -> Tensor:
@@ -854,9 +864,9 @@ def diverse_candidates(
         is_missing = group_best.survivor_scores == -INFINITY  # (B,K/G): no continuation was left
         words = group_best.columns.gather(1, group_best.survivors)  # (B,K/G)
         surviving_words = words.masked_fill(is_missing, NO_TOKEN)  # (B,K/G)
-        used_words = torch.cat([used_words, surviving_words], 1)
+        used_words = torch.cat([used_words, surviving_words], 1)  # (B,*)
         penalty = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
-        penalty = penalty.masked_fill(is_missing, 0.0).to(lowered.dtype)
+        penalty = penalty.masked_fill(is_missing, 0.0).to(lowered.dtype)  # (B,K/G)
         all_columns = words[:, None].expand(-1, width, -1)  # (B,W,K/G): equal for all hypotheses
         all_penalties = penalty[:, None].expand(-1, width, -1)  # (B,W,K/G)
         lowered.scatter_add_(2, all_columns, all_penalties)
@@ -888,7 +898,7 @@ def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Can
     # Candidate c continues hypothesis c. Candidates with an index of W or higher are not needed.
     parents = indices.clamp(max=width - 1)  # (B,C)
     end_scores = scores.gather(1, parents)  # (B,C)
-    end_scores = end_scores.masked_fill(indices > parents, -INFINITY)
+    end_scores = end_scores.masked_fill(indices > parents, -INFINITY)  # (B,C)
     return Candidates(
         columns=candidates.columns.masked_fill(is_last, EOS),
         parents=torch.where(is_last, parents, candidates.parents),
@@ -921,15 +931,14 @@ def restore_model_scores(
     # Candidates for which no continuation was left keep minus infinity.
     is_missing = candidates.scores == -INFINITY  # (B,C)
     scores = parent_scores.gather(1, candidates.parents)  # (B,C)
-    scores = scores + token_log_probs
-    scores = scores.masked_fill(is_missing, -INFINITY)
+    scores = scores + token_log_probs  # (B,C)
+    scores = scores.masked_fill(is_missing, -INFINITY)  # (B,C)
     is_missing = candidates.survivor_scores == -INFINITY  # (B,K)
     survivor_scores = scores.gather(1, candidates.survivors)  # (B,K)
-    survivor_scores = survivor_scores.masked_fill(is_missing, -INFINITY)
+    survivor_scores = survivor_scores.masked_fill(is_missing, -INFINITY)  # (B,K)
 
-    is_possible = (
-        token_log_probs > -INFINITY
-    )  # (B,C): where it is False, the difference would be NaN
+    # Where the token is not possible, the difference would be NaN.
+    is_possible = token_log_probs > -INFINITY  # (B,C)
     penalties = torch.where(is_possible, token_values - token_log_probs, 0.0)  # (B,C)
     return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
@@ -954,7 +963,7 @@ def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
     assert terms is None or isinstance(terms, Constraints)
 
     def number_ids(ids: Tensor) -> Tensor:
-        return renumber_by_position(ids, source, vocabulary_size, UNK)
+        return renumber_by_position(ids, source, vocab_size=vocabulary_size, absent_id=UNK)
 
     source_length = source.shape[1]
     padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are faster to search

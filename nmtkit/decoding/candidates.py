@@ -63,13 +63,13 @@ def best_candidates(
     The arguments are as in `top_continuations`.
     """
     candidate_scores, flat_indices = top_continuations(
-        log_probs, scores, 2 * beam_size, block_maxima
+        log_probs, scores, 2 * beam_size, block_maxima=block_maxima
     )  # (B,C)
     n_columns = log_probs.shape[1]
     parents = flat_indices // n_columns  # (B,C)
     columns = flat_indices % n_columns  # (B,C)
     is_end = columns == EOS  # (B,C)
-    ended = is_end & (candidate_scores > -INFINITY)
+    ended = is_end & (candidate_scores > -INFINITY)  # (B,C)
     ended[:, beam_size:] = False
     # A stable sort by the flags moves the candidates that do not end to the front, and keeps both kinds sorted best
     # first.
@@ -120,7 +120,7 @@ def top_continuations(
     n_chosen = min(count, width * n_blocks)
     _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
     # Sorted by flat index, because the second pass puts tied values in the order in which it reads them.
-    chosen_blocks, _ = chosen_blocks.sort(1)
+    chosen_blocks, _ = chosen_blocks.sort(1)  # (B,chosen)
 
     # 2. The values of these blocks.
     parents = chosen_blocks // n_blocks  # (B,chosen)
@@ -136,11 +136,11 @@ def top_continuations(
     values = _windows(log_probs, starts, block_size)  # (B*chosen,block)
     values = values.view(*block_starts.shape, block_size)  # (B,chosen,block)
     parent_scores = scores.gather(1, parents)  # (B,chosen)
-    values = values + parent_scores[:, :, None]
+    values = values + parent_scores[:, :, None]  # (B,chosen,block)
     last_block_size = n_columns % block_size
     if last_block_size:
         is_last_block = first_columns > n_columns - block_size  # (B,chosen)
-        foreign_columns = values[:, :, : block_size - last_block_size]
+        foreign_columns = values[:, :, : block_size - last_block_size]  # (B,chosen,*): a view
         foreign_columns.masked_fill_(is_last_block[:, :, None], -INFINITY)
 
     # 3. The best of these values.
@@ -150,8 +150,8 @@ def top_continuations(
     best_block_starts = block_starts.gather(1, value_indices // block_size)  # (B,C)
     flat_indices = best_block_starts + value_indices % block_size  # (B,C)
     if n_missing:
-        best_scores = pad(best_scores, (0, n_missing), value=-INFINITY)
-        flat_indices = pad(flat_indices, (0, n_missing))
+        best_scores = pad(best_scores, (0, n_missing), value=-INFINITY)  # (B,C)
+        flat_indices = pad(flat_indices, (0, n_missing))  # (B,C)
     return best_scores, flat_indices
 
 
@@ -182,10 +182,10 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         best, columns = values.topk(count, 1)  # (B,count)
         # The choice is unique if the chosen values strictly decrease and only one value in each row equals the last
         # chosen one. Comparisons with NaN are False, so a choice that contains NaN never counts as unique.
-        strictly_decreases = (best[:, :-1] > best[:, 1:]).all()
+        strictly_decreases = (best[:, :-1] > best[:, 1:]).all()  # ()
         last_chosen = best[:, -1:]  # (B,1)
-        n_equal_to_last = torch.count_nonzero(values == last_chosen)
-        is_unique = strictly_decreases & (n_equal_to_last <= len(values))
+        n_equal_to_last = torch.count_nonzero(values == last_chosen)  # ()
+        is_unique = strictly_decreases & (n_equal_to_last <= len(values))  # ()
         if bool(is_unique):
             return best, columns
 
@@ -201,5 +201,5 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     keys = ordered_bits.long() << 32  # (B,M)
     keys += torch.arange(last_column, -1, -1, device=values.device)
     best_keys, _ = keys.topk(count, 1)  # (B,count)
-    columns = last_column - (best_keys & 0xFFFFFFFF)
+    columns = last_column - (best_keys & 0xFFFFFFFF)  # (B,count)
     return values.gather(1, columns), columns

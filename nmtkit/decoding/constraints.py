@@ -168,7 +168,7 @@ class ConstrainedBeam:
         If no hypothesis of a sentence meets them all, the sentence's scores are unchanged.
         """
         is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
-        is_met = is_met & (scores > -INFINITY)
+        is_met = is_met & (scores > -INFINITY)  # (B,W)
         any_is_met = is_met.any(1, keepdim=True)  # (B,1)
         is_masked = ~is_met & any_is_met  # (B,W)
         return scores.masked_fill(is_masked, -INFINITY)
@@ -184,7 +184,7 @@ class ConstrainedBeam:
         """
 
         def select_rows(tensor: Tensor) -> Tensor:
-            selected = tensor.index_select(0, rows.flatten())
+            selected = tensor.index_select(0, rows.flatten())  # (B*M,...)
             return selected.view(*rows.shape, *tensor.shape[1:])
 
         before = self.progress.mapped(select_rows)  # (B,M,...)
@@ -217,7 +217,9 @@ class ConstrainedBeam:
             beam_size: K.
             memory: the encoded sources.
         """
-        values, flat_indices = self._continuations(log_probs, scores, beam_size, memory)  # (B,M)
+        values, flat_indices = self._continuations(
+            log_probs, scores, beam_size, memory=memory
+        )  # (B,M)
         n_columns = log_probs.shape[1]
         width = scores.shape[1]
         parents = flat_indices // n_columns  # (B,M)
@@ -233,7 +235,7 @@ class ConstrainedBeam:
         # with the same turn and bank remain sorted best first.
         can_survive = is_possible & ~is_end  # (B,M)
         turn = _rank_in_bank(bank, can_survive)  # (B,M)
-        turn = turn.masked_fill(~can_survive, bank.shape[1])
+        turn = turn.masked_fill(~can_survive, bank.shape[1])  # (B,M)
         _, by_bank = bank.sort(dim=1, stable=True, descending=True)  # (B,M)
         _, by_turn = turn.gather(1, by_bank).sort(dim=1, stable=True)  # (B,M)
         survivors = by_bank.gather(1, by_turn)[:, :beam_size]  # (B,K)
@@ -278,12 +280,12 @@ class ConstrainedBeam:
         is_repeated = is_same.tril(-1).any(2)  # (N,U+1): whether it occurs in an earlier column
         is_excluded = is_repeated | (preferred == PAD)  # (N,U+1)
         preferred_log_probs = log_probs.gather(1, preferred)  # (N,U+1)
-        preferred_log_probs = preferred_log_probs.masked_fill(is_excluded, -INFINITY)
+        preferred_log_probs = preferred_log_probs.masked_fill(is_excluded, -INFINITY)  # (N,U+1)
         preferred_values = preferred_log_probs.view(n_sentences, width, -1)  # (B,W,U+1)
-        preferred_values = preferred_values + scores[:, :, None]
+        preferred_values = preferred_values + scores[:, :, None]  # (B,W,U+1)
         parents = torch.arange(width, device=scores.device)[:, None]  # (W,1)
         preferred_indices = preferred.view(n_sentences, width, -1)  # (B,W,U+1)
-        preferred_indices = preferred_indices + parents * n_columns
+        preferred_indices = preferred_indices + parents * n_columns  # (B,W,U+1)
 
         # 2. The 2K best of all other continuations of the sentence.
         other_log_probs = log_probs.scatter(1, preferred, -INFINITY)  # (N,X)
@@ -294,9 +296,9 @@ class ConstrainedBeam:
         # 3. Both kinds, best first. They are sorted by flat index beforehand, so that ties are broken by index.
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
         flat_indices = torch.cat([preferred_indices.flatten(1), other_indices], 1)  # (B,M)
-        flat_indices, by_index = flat_indices.sort(dim=1, stable=True)
-        values = values.gather(1, by_index)
-        values, by_value = values.sort(dim=1, stable=True, descending=True)
+        flat_indices, by_index = flat_indices.sort(dim=1, stable=True)  # (B,M)
+        values = values.gather(1, by_index)  # (B,M)
+        values, by_value = values.sort(dim=1, stable=True, descending=True)  # (B,M)
         return values, flat_indices.gather(1, by_value)
 
     def _bank(self, progress: ConstraintProgress) -> Tensor:
@@ -305,9 +307,8 @@ class ConstrainedBeam:
         met_lengths = lengths[:, None] * progress.met  # (B,M,U)
         tokens_of_met = met_lengths.sum(2)  # (B,M)
         n_reached = _tokens_reached(progress.reached)  # (B,M,U)
-        tokens_of_unmet = n_reached.amax(
-            2
-        )  # (B,M): only the unmet constraint with the most tokens counts
+        # Only the unmet constraint with the most tokens counts.
+        tokens_of_unmet = n_reached.amax(2)  # (B,M)
         return tokens_of_met + tokens_of_unmet
 
     # -------------------------------------------------------------------------------- properties of tokens and terms
@@ -316,7 +317,7 @@ class ConstrainedBeam:
         """Returns a mask of the columns whose tokens begin a word, bool: `(X,)`, or `(B,1,X)` if the model copies."""
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
-            word_starts = word_starts[memory.shortlist.index.words]
+            word_starts = word_starts[memory.shortlist.index.words]  # (V',): the shortlisted words
         copied_starts = self.constraints.copied_starts  # (B,S)
         if copied_starts is None:
             n_others = n_columns - len(word_starts)

@@ -1,7 +1,7 @@
 """The search engine: decodes the sentences of a source in batches, and returns their results in groups.
 
-The source should supply the longest sentences first. A batch has one slot per sentence, and its sentences are of
-similar length. As soon as enough slots are free, waiting sentences take their first step in a batch of their own and
+The source should supply the longest sentences first. A batch has one slot per sentence, and groups sentences
+of similar length. As soon as enough slots are free, waiting sentences take their first step in a batch of their own and
 then move into these slots. When no waiting sentence fits, the batch shrinks until all its sentences are finished, and
 the next batch begins. If steps are captured as CUDA graphs, the number of slots is fixed and a power of two: some slots
 may be free from the start, and the batch does not shrink.
@@ -203,7 +203,7 @@ class Engine:
                 if is_over:
                     break
                 if refill_source is not None:
-                    may_refill_again = self._refill(refill_source, state, slots, columns)
+                    may_refill_again = self._refill(refill_source, state, slots, columns=columns)
                     if not may_refill_again:
                         refill_source = None  # from now on no sentences are added
                 if refill_source is None and graph_steps is None:
@@ -222,7 +222,7 @@ class Engine:
         number = send(torch.tensor(numbers), self.device)  # (B,)
         state.sentences = replace(state.sentences, number=number)
         first_result = self.search.step(state)
-        return _NewSentences(numbers, batch, state, first_result)
+        return _NewSentences(numbers=numbers, batch=batch, state=state, first_result=first_result)
 
     def _give_slots(self, new_sentences: _NewSentences, slots: Slots, free_slots: Integers) -> None:
         """Gives each new sentence one of the free slots `(B,)`."""
@@ -243,7 +243,7 @@ class Engine:
 
         Returns whether the source may still have sentences that fit.
         """
-        free_slots = np.flatnonzero(~slots.live)
+        free_slots = np.flatnonzero(~slots.live)  # (free,)
         if len(free_slots) < MIN_FREE_SHARE * len(slots.live):
             return True
         next_batch = source.refill(len(free_slots), columns)
@@ -343,9 +343,9 @@ def _is_plain(batch: Batch) -> bool:
 
 def _remove_free_slots(state: SearchState, slots: Slots) -> None:
     """Shrinks the batch to its live slots."""
-    live_slots = np.flatnonzero(slots.live)
+    live_slots = np.flatnonzero(slots.live)  # (live,)
     if len(live_slots) == len(slots.live):
         return
-    order = order_live_slots(live_slots)
+    order = order_live_slots(live_slots)  # (live,)
     state.keep_slots(order)
     slots.keep_slots(order)

@@ -72,7 +72,7 @@ class SentenceRecord:
     """Extended ids of the source `(S,)`; None if the model does not copy. The search itself numbers unknown words by
     source position."""
     first_result: StepResult
-    """The result of the sentence's first step, which it took in a batch of new sentences."""
+    """Result of the sentence's first step. That step ran in a separate batch of new sentences."""
     first_row: int
     """The sentence's row in `first_result`."""
     start: int
@@ -178,7 +178,7 @@ class _StepArrays:
             )
         self.tokens: Integers = self.gather(lambda result: result.tokens)  # (T,B,C)
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
-        ended = self.gather(lambda result: result.candidates.ended)
+        ended = self.gather(lambda result: result.candidates.ended)  # (T,B,C)
         self.ended = ended & has_step  # (T,B,C)
         self.survivors: Integers = self.gather(
             lambda result: result.candidates.survivors
@@ -215,7 +215,7 @@ class _StepArrays:
                 # If a sentence finished before this span, its slot already refers to an earlier span.
                 was_in_span = ends > span.start  # (B,)
                 previous_rows = span.previous_rows[np.where(was_in_span, rows, 0)]  # (B,)
-                rows = np.where(was_in_span, previous_rows, rows)
+                rows = np.where(was_in_span, previous_rows, rows)  # (B,)
         return span_entries
 
     def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
@@ -229,7 +229,7 @@ class _StepArrays:
         for sentence in self._sentences:
             key = id(sentence.first_result)
             if key not in first_arrays:
-                first_arrays[key] = pick(sentence.first_result).cpu().numpy()
+                first_arrays[key] = pick(sentence.first_result).cpu().numpy()  # (*,C)
             first_rows.append(first_arrays[key][sentence.first_row])
         first_step = np.stack(first_rows)  # (B,C)
         most_steps = int(self.n_steps.max())
@@ -237,7 +237,7 @@ class _StepArrays:
         steps[0] = first_step
         for entries in self._spans:
             span_results = torch.stack([pick(result) for result in entries.results])  # (R,*,C)
-            span_array = span_results.cpu().numpy()
+            span_array = span_results.cpu().numpy()  # (R,*,C)
             steps[entries.steps, entries.sentences] = span_array[
                 entries.result_indices, entries.rows
             ]
@@ -300,8 +300,8 @@ class _StepArrays:
         scores = all_scores[sentence, indices]  # (B,2n)
         if is_ranked_together:
             order = _best_first(scores, 2 * n_best)  # (B,2n)
-            indices = indices[sentence, order]
-            scores = scores[sentence, order]
+            indices = indices[sentence, order]  # (B,2n)
+            scores = scores[sentence, order]  # (B,2n)
 
         # 4. The step and the candidate of each index.
         finished = indices < n_ended  # (B,2n)
@@ -335,7 +335,8 @@ class _StepArrays:
             candidate = np.where(is_last, ranked.candidates, survivor)  # (B,2n)
             tokens[:, :, step] = self.tokens[step, sentence, candidate]
             log_probs[:, :, step] = self.scores[step, sentence, candidate]
-            beam_index = self.parents[step, sentence, candidate]  # in the previous step's beam
+            # Index of each hypothesis's parent in the beam of the previous step.
+            beam_index = self.parents[step, sentence, candidate]  # (B,2n)
             parents[:, :, step] = beam_index
         return tokens, log_probs, parents
 
@@ -371,7 +372,8 @@ def read_hypotheses(
         hypothesis_attention = None
         if attention is not None:
             # A copy, so that a hypothesis does not keep the attention of the whole batch in memory.
-            hypothesis_attention = attention[:length, row, rank, : sentence.memory_length].copy()
+            n_columns = sentence.memory_length
+            hypothesis_attention = attention[:length, row, rank, :n_columns].copy()  # (length,S)
         return Hypothesis(
             ids=ids,
             finished=finished,
@@ -415,7 +417,7 @@ def ranking_score(
             seen_ids.add(token)
         total += (config.repetition_penalty - 1) * float(log_probs[repeated_positions].sum())
 
-    length = torch.tensor(len(log_probs))
+    length = torch.tensor(len(log_probs))  # ()
     score = total / float(config.build_length_penalty().divisors(length))
 
     coverage_penalty = config.build_coverage_penalty()

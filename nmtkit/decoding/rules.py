@@ -190,14 +190,14 @@ class NoRepeatedNgrams(Rule):
         # The last size-1 tokens of each hypothesis, which will form an n-gram with the next token.
         lengths = live.lengths  # (N,)
         first_position = lengths - size + 1  # (N,)
-        offsets = torch.arange(size - 1, device=history.device)
+        offsets = torch.arange(size - 1, device=history.device)  # (size-1,)
         positions = first_position[:, None] + offsets  # (N,size-1)
         current_beginning = history.gather(1, positions.clamp(min=0))  # (N,size-1)
 
         begins_alike = (beginnings == current_beginning[:, None]).all(2)  # (N,t-size+1)
         is_complete = (ngrams >= 0).all(2)  # (N,t-size+1)
         is_long_enough = (lengths >= size)[:, None]  # (N,1)
-        is_repeated = begins_alike & is_complete & is_long_enough
+        is_repeated = begins_alike & is_complete & is_long_enough  # (N,t-size+1)
         forbid_columns(log_probs, last_tokens.clamp(min=0), is_repeated)
         return log_probs
 
@@ -239,10 +239,10 @@ class ForcedPrefix(Rule):
         assert self.word_starts is not None
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
-            word_starts = word_starts[memory.shortlist.index.words]
+            word_starts = word_starts[memory.shortlist.index.words]  # (V',): the shortlisted words
         n_copied = n_columns - len(word_starts)
         is_start = pad(word_starts, (0, n_copied), value=True)  # (X,)
-        is_inside = ~is_start
+        is_inside = ~is_start  # (X,)
         is_inside[EOS] = False
         return is_inside
 

@@ -66,8 +66,8 @@ def sample_step(
     keys = keys.view(len(log_probs), -1)  # (N,K/W): K per hypothesis in the first step, then one
 
     truncated = keep_top_k(log_probs / config.temperature, config.top_k)  # (N,X)
-    truncated = keep_top_p(truncated, config.top_p)
-    truncated = keep_epsilon(truncated, config.epsilon)
+    truncated = keep_top_p(truncated, config.top_p)  # (N,X)
+    truncated = keep_epsilon(truncated, config.epsilon)  # (N,X)
 
     if memory.shortlist is None:
         drawn = draw(truncated, keys)  # (N,K/W)
@@ -93,24 +93,24 @@ def sample_step(
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
-    """Returns outputs of SplitMix64 with initial states `keys` at indices `counters`; both are int64 and broadcast."""
-    mixed = keys + (counters + 1) * INCREMENT
-    mixed = mixed ^ _shift_right(mixed, 30)
-    mixed = mixed * FIRST_MULTIPLIER
-    mixed = mixed ^ _shift_right(mixed, 27)
-    mixed = mixed * SECOND_MULTIPLIER
+    """Returns outputs `(...)` of SplitMix64 with initial states `keys` at indices `counters`; both are int64."""
+    mixed = keys + (counters + 1) * INCREMENT  # (...)
+    mixed = mixed ^ _shift_right(mixed, 30)  # (...)
+    mixed = mixed * FIRST_MULTIPLIER  # (...)
+    mixed = mixed ^ _shift_right(mixed, 27)  # (...)
+    mixed = mixed * SECOND_MULTIPLIER  # (...)
     return mixed ^ _shift_right(mixed, 31)
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Returns standard Gumbel noise computed with `splitmix64`, in float64 if the device supports it."""
+    """Returns standard Gumbel noise `(...)` computed with `splitmix64`, in float64 if the device supports it."""
     dtype = torch.float64
     bits = 52
     if keys.device.type == "mps":
         dtype = torch.float32
         bits = 23
-    high_bits = _shift_right(splitmix64(keys, counters), 64 - bits)
-    uniform = (high_bits.to(dtype) + 0.5) * 2.0**-bits  # strictly between 0 and 1
+    high_bits = _shift_right(splitmix64(keys, counters), 64 - bits)  # (...)
+    uniform = (high_bits.to(dtype) + 0.5) * 2.0**-bits  # (...): strictly between 0 and 1
     return uniform.log_().neg_().log_().neg_()  # -log(-log(uniform))
 
 
@@ -213,9 +213,8 @@ def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[
     probabilities = (ordered - log_total).exp()  # (N,*)
     mass = probabilities.cumsum(1)  # (N,*)
     no_mass = torch.zeros_like(mass[:, :1])  # (N,1)
-    mass_before = mass - mass.diff(
-        dim=1, prepend=no_mass
-    )  # (N,*): total probability of the better words
+    # Total probability of the better words.
+    mass_before = mass - mass.diff(dim=1, prepend=no_mass)  # (N,*)
     is_superfluous = mass_before >= top_p  # (N,*)
     needed = ordered.masked_fill(is_superfluous, INFINITY)  # (N,*)
     threshold = needed.amin(1, keepdim=True)  # (N,1)

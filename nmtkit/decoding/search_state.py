@@ -146,10 +146,10 @@ class SearchState:
         # Sentences that stay in their slots are not copied. The others move to the slots of removed sentences.
         holes = np.flatnonzero(order != np.arange(n_sentences))  # (M,)
         movers = order[holes]  # (M,)
-        host_holes = torch.from_numpy(holes)
-        host_movers = torch.from_numpy(movers)
-        device_holes = send(host_holes, device)
-        device_movers = send(host_movers, device)
+        host_holes = torch.from_numpy(holes)  # (M,)
+        host_movers = torch.from_numpy(movers)  # (M,)
+        device_holes = send(host_holes, device)  # (M,)
+        device_movers = send(host_movers, device)  # (M,)
         moved_sentences = self.sentences.select(device_movers)
         self.sentences.put(device_holes, moved_sentences)
         moved_hypotheses = self.hypotheses.select(self._hypothesis_rows(device_movers))
@@ -181,7 +181,7 @@ class SearchState:
         new_hypotheses = other.hypotheses
         history = self.hypotheses.history
         if history is not None and new_hypotheses.history is not None:
-            padded_history = _pad_history(new_hypotheses.history, history.shape[1])
+            padded_history = _pad_history(new_hypotheses.history, history.shape[1])  # (M*W,*)
             new_hypotheses = replace(new_hypotheses, history=padded_history)
         self.hypotheses.put(self._hypothesis_rows(slots), new_hypotheses)
         self.cache.insert(slots, other.cache)
@@ -209,9 +209,9 @@ class SearchState:
         cache.select(rows)
         cache.fix_length(length)
         # Sentences that are inserted later may be longer than those of this state.
-        lengths = torch.arange(1, length + 1)
+        lengths = torch.arange(1, length + 1)  # (length,)
         divisors = length_penalty.divisors(lengths).to(self.divisors.dtype)  # (length,)
-        divisors = send(divisors, device)
+        divisors = send(divisors, device)  # (length,)
         return replace(
             self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors
         )

@@ -1,6 +1,7 @@
 """Settings of a search, and the length limits that result from them."""
 
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -119,7 +120,7 @@ class SearchConfig(Settings):
         return False
 
     def build_length_penalty(self) -> LengthPenalty:
-        """Returns the length penalty."""
+        """Builds the length penalty that `length_penalty` names, with the strength `alpha`."""
         penalty_class = LENGTH_PENALTIES.get(self.length_penalty)
         return penalty_class(self.alpha)
 
@@ -298,9 +299,9 @@ KINDS: dict[str, type[SearchConfig]] = {
     "sampling": SamplingConfig,
     "mbr": MbrConfig,
 }
-SEARCH_FIELDS = {
-    key: field for settings in KINDS.values() for key, field in settings.model_fields.items()
-}
+SEARCH_FIELDS = dict(
+    chain.from_iterable(settings.model_fields.items() for settings in KINDS.values())
+)
 """The settings of all kinds of search, by key."""
 _REQUIREMENTS = {
     "beam": "when sampling: remove it, or use beam search instead of sampling",
@@ -401,9 +402,9 @@ def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
     """
     src_tokens = src_lengths.double() - 1  # (B,)
     by_source = src_tokens * settings.min_length_ratio  # (B,)
-    by_source = by_source.floor()
+    by_source = by_source.floor()  # (B,)
     # Clamped before the conversion, because a number above the largest int64 would become negative.
-    by_source = by_source.clamp(max=settings.max_length).long()
+    by_source = by_source.clamp(max=settings.max_length).long()  # (B,)
     return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
@@ -426,7 +427,7 @@ def max_lengths(
     # Single precision, unlike in `min_lengths`. In either precision, rounding gives a different integer than decimal
     # arithmetic for some products. The precision is kept because changing it would change existing results.
     by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
-    by_source = by_source.clamp(max=settings.max_length).long()
+    by_source = by_source.clamp(max=settings.max_length).long()  # (B,)
     if settings.max_length_ratio:
         by_source += settings.max_length_offset
     else:
@@ -438,5 +439,5 @@ def max_lengths(
     if prefix is not None:
         needed += (prefix > PAD).sum(1)  # NEW_WORD is negative
     if required is not None:
-        needed = needed + required
+        needed = needed + required  # (B,)
     return limits.maximum(needed)

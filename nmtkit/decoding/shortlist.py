@@ -103,7 +103,7 @@ class Shortlist:
         if prefix is not None:
             further_ids.append(prefix)
         for ids in further_ids:
-            is_no_word = (ids >= len(self.always)) | (ids == NEW_WORD)
+            is_no_word = (ids >= len(self.always)) | (ids == NEW_WORD)  # (B,*)
             is_candidate.scatter_(1, ids.masked_fill(is_no_word, PAD), True)
         return is_candidate
 
@@ -120,10 +120,10 @@ class LinkCounts:
         self._src_size = src_size
         self._tgt_size = tgt_size
         # A link is encoded as one integer, source id * target size + target id.
-        self._links = np.empty(0, dtype=np.int64)  # the distinct links in ascending order
-        self._counts = np.empty(0, dtype=np.int64)  # how often each of `_links` occurred
+        self._links = np.empty(0, dtype=np.int64)  # (links,): distinct, in ascending order
+        self._counts = np.empty(0, dtype=np.int64)  # (links,): how often each occurred
         # How often each target token occurred.
-        self._occurrences = np.zeros(tgt_size, dtype=np.int64)
+        self._occurrences = np.zeros(tgt_size, dtype=np.int64)  # (V,)
         self._recent_links: list[int] = []  # links that have not been counted yet
 
     def add(
@@ -135,30 +135,30 @@ class LinkCounts:
                 first_link = src_id * self._tgt_size
                 for tgt_id in tgt[tgt_word]:
                     self._recent_links.append(first_link + tgt_id)
-        tgt_ids = np.fromiter(chain.from_iterable(tgt), np.int64)
+        tgt_ids = np.fromiter(chain.from_iterable(tgt), np.int64)  # (tokens,)
         np.add.at(self._occurrences, tgt_ids, 1)
         if len(self._recent_links) >= LINKS_AT_ONCE:
             self._count()
 
     def _count(self) -> None:
         """Adds the recent links to `_links` and `_counts`."""
-        recent_links = np.array(self._recent_links, dtype=np.int64)
+        recent_links = np.array(self._recent_links, dtype=np.int64)  # (recent,)
         self._recent_links = []
-        links, counts = np.unique(recent_links, return_counts=True)
-        all_links = np.concatenate([self._links, links])
-        all_counts = np.concatenate([self._counts, counts])
-        self._links, places = np.unique(all_links, return_inverse=True)
-        self._counts = np.zeros(len(self._links), dtype=np.int64)
+        links, counts = np.unique(recent_links, return_counts=True)  # (new,)
+        all_links = np.concatenate([self._links, links])  # (old+new,)
+        all_counts = np.concatenate([self._counts, counts])  # (old+new,)
+        self._links, places = np.unique(all_links, return_inverse=True)  # (links,), (old+new,)
+        self._counts = np.zeros(len(self._links), dtype=np.int64)  # (links,)
         np.add.at(self._counts, places, all_counts)
 
     def candidates(self, best: int) -> list[list[int]]:
         """Returns the target tokens that are most frequently linked to each source token, at most `best` for each."""
         self._count()
-        src_ids, tgt_ids = np.divmod(self._links, self._tgt_size)
+        src_ids, tgt_ids = np.divmod(self._links, self._tgt_size)  # (links,)
         # Sorted by source token, then by descending frequency, then by target id.
-        order = np.lexsort((tgt_ids, -self._counts, src_ids))
+        order = np.lexsort((tgt_ids, -self._counts, src_ids))  # (links,)
         ordered_tgt_ids: list[int] = tgt_ids[order].tolist()
-        all_src_ids = np.arange(self._src_size + 1)
+        all_src_ids = np.arange(self._src_size + 1)  # (V_src+1,)
         bounds = np.searchsorted(src_ids, all_src_ids).tolist()
         candidates = []
         for start, end in pairwise(bounds):
@@ -168,10 +168,10 @@ class LinkCounts:
 
     def frequent(self, limit: int) -> list[int]:
         """Returns the most frequent target tokens, without special tokens, at most `limit` of them."""
-        by_frequency = np.argsort(-self._occurrences, kind="stable")
-        occurs = self._occurrences[by_frequency] > 0
-        is_special = by_frequency < len(SPECIALS)
-        tokens = by_frequency[occurs & ~is_special]
+        by_frequency = np.argsort(-self._occurrences, kind="stable")  # (V,)
+        occurs = self._occurrences[by_frequency] > 0  # (V,)
+        is_special = by_frequency < len(SPECIALS)  # (V,)
+        tokens = by_frequency[occurs & ~is_special]  # (tokens,)
         frequent_tokens: list[int] = tokens[:limit].tolist()
         return frequent_tokens
 

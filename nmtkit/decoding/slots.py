@@ -44,16 +44,16 @@ class Slots:
     """
 
     def __init__(self, n_slots: int, device: torch.device, prompt_length: int) -> None:
-        self.live = np.zeros(n_slots, dtype=bool)
+        self.live = np.zeros(n_slots, dtype=bool)  # (B,)
         """Whether each slot has a sentence that is not finished."""
         self.finished: list[SentenceRecord] = []
         """Finished sentences whose results have not been read."""
         self.n_shared_steps = 0
         """Number of shared steps so far."""
         self._sentences: list[SentenceRecord | None] = [None] * n_slots
-        self._starts = np.zeros(n_slots, dtype=np.int64)
+        self._starts = np.zeros(n_slots, dtype=np.int64)  # (B,)
         """Time at which each slot's sentence got the slot."""
-        self._limit_times = np.zeros(n_slots, dtype=np.int64)
+        self._limit_times = np.zeros(n_slots, dtype=np.int64)  # (B,)
         """Time at which each slot's sentence reaches its length limit."""
         self._earliest_start = 0
         """Minimum of `_starts` over the live slots."""
@@ -67,10 +67,10 @@ class Slots:
         """The flags of the previous poll, the event after which they are on the host, and the time of the poll."""
 
     def occupy(self, slots: Integers, sentences: Sequence[SentenceRecord]) -> None:
-        """Gives free slots to sentences that have taken their first step."""
+        """Gives free slots `(M,)` to M sentences that have taken their first step."""
         for slot, sentence in zip(slots.tolist(), sentences, strict=True):
             self._sentences[slot] = sentence
-        limits = np.array([sentence.limit for sentence in sentences])
+        limits = np.array([sentence.limit for sentence in sentences])  # (M,)
         self.live[slots] = True
         self._starts[slots] = self.n_shared_steps
         # The first step, which is not shared, has already written one token.
@@ -92,15 +92,15 @@ class Slots:
         On CUDA, this uses the flags of the previous call, which have usually been copied to the host by now, so it
         rarely waits for the device.
         """
-        is_done, flag_time = self._read_flags(done)
-        is_done = is_done & self.live
+        is_done, flag_time = self._read_flags(done)  # is_done: (B,)
+        is_done = is_done & self.live  # (B,)
         if not self.has_reached_limit() and not is_done.any():
             return
         # A flag counts only if it is newer than the sentence in the slot, because on CUDA, it may belong to the slot's
         # previous sentence. On a CPU, this check is not needed; it only delays sentences that ended in their first step
         # until after the next shared step. Such sentences are rare, so the rule is the same on all devices.
         is_done &= self._starts < flag_time
-        reached_limit = (self._limit_times <= self.n_shared_steps) & self.live
+        reached_limit = (self._limit_times <= self.n_shared_steps) & self.live  # (B,)
         for slot in np.flatnonzero(is_done | reached_limit).tolist():
             sentence = self._sentences[slot]
             assert sentence is not None
@@ -115,23 +115,23 @@ class Slots:
     def _read_flags(self, done: Tensor) -> tuple[npt.NDArray[np.bool_], int]:
         """Returns the most recent `done` flags that are on the host, and the time at which they were set."""
         if not self._is_asynchronous:
-            flags = done.cpu()
+            flags = done.cpu()  # (B,)
             return flags.numpy(), self.n_shared_steps
         previous_poll = self._previous_poll
         host_flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=True)  # (B,)
         host_flags.copy_(done, non_blocking=True)
         self._previous_poll = (host_flags, record_event(), self.n_shared_steps)
         if previous_poll is None:
-            none_done = np.zeros(len(done), dtype=bool)
+            none_done = np.zeros(len(done), dtype=bool)  # (B,)
             return none_done, 0
-        flags, event, flag_time = previous_poll
+        flags, event, flag_time = previous_poll  # flags: (B,)
         event.synchronize()
         return flags.numpy(), flag_time
 
     def _update_earliest(self) -> None:
         never = np.iinfo(np.int64).max
-        starts = self._starts[self.live]
-        limit_times = self._limit_times[self.live]
+        starts = self._starts[self.live]  # (live,)
+        limit_times = self._limit_times[self.live]  # (live,)
         self._earliest_start = int(starts.min(initial=self.n_shared_steps))
         self._earliest_limit_time = int(limit_times.min(initial=never))
 
@@ -150,10 +150,10 @@ class Slots:
         `order` must contain all live slots, so that the earliest start and the earliest limit do not change.
         """
         self._spans.append(StepSpan(start=self.n_shared_steps, results=[], previous_rows=order))
-        self.live = self.live[order]
+        self.live = self.live[order]  # (B,)
         self._sentences = [self._sentences[slot] for slot in order]
-        self._starts = self._starts[order]
-        self._limit_times = self._limit_times[order]
+        self._starts = self._starts[order]  # (B,)
+        self._limit_times = self._limit_times[order]  # (B,)
         self._previous_poll = None  # its flags are in the old order
 
     def take_finished(self, search: BeamSearch) -> Callable[[], list[SentenceResult]]:
@@ -201,7 +201,7 @@ def order_live_slots(live_slots: Integers) -> Integers:
     slot 1 stays.
     """
     n_live = len(live_slots)
-    order = np.arange(n_live)
-    holes = np.setdiff1d(order, live_slots, assume_unique=True)
+    order = np.arange(n_live)  # (n,)
+    holes = np.setdiff1d(order, live_slots, assume_unique=True)  # (M,)
     order[holes] = live_slots[live_slots >= n_live]
     return order

@@ -280,13 +280,13 @@ def _without_duplicates(candidates: Sequence[TracedContinuation]) -> list[Traced
     A search with terms pads the survivors and the finished candidates to K with other candidates, so a candidate can be
     listed twice. The entry in which it survived or ended is kept, if there is one. Such a search has a single group.
     """
-    kept: dict[tuple[int, int], TracedContinuation] = {}
+    first_entry_of: dict[tuple[int, int], TracedContinuation] = {}
     for candidate in sorted(candidates, key=_is_chosen, reverse=True):
-        kept.setdefault((candidate.parent, candidate.token), candidate)
+        first_entry_of.setdefault((candidate.parent, candidate.token), candidate)
     return [
         candidate
         for candidate in candidates
-        if candidate is kept[candidate.parent, candidate.token]
+        if candidate is first_entry_of[candidate.parent, candidate.token]
     ]
 
 
@@ -315,11 +315,11 @@ def _forbidden_continuations(
     output, _ = search.advance_model(state)
     token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
     rules = [rule for _, rule in named_rules]
-    rule_indices = _first_forbidding_rule(search, state, token_log_probs, rules)  # (W,X)
+    rule_indices = _first_forbidding_rule(search, state, token_log_probs, rules=rules)  # (W,X)
     rule_indices[:, [PAD, BOS]] = _NO_RULE
 
     total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
-    total_log_probs = total_log_probs.masked_fill(rule_indices == _NO_RULE, -INFINITY)
+    total_log_probs = total_log_probs.masked_fill(rule_indices == _NO_RULE, -INFINITY)  # (W,X)
     flat_totals = total_log_probs.reshape(1, -1)  # (1,W*X)
     n_chosen = min(config.n_hypotheses, flat_totals.shape[1])
     best_totals, flat_indices = stable_topk(flat_totals, n_chosen)  # (1,chosen)

@@ -89,9 +89,8 @@ def _answer_by_search(
 ) -> Answers:
     assert isinstance(system, Translator), "the model of a GenerationTask is a decoder"
     n_best_lists = system.search(model_inputs(task, examples), need_scores=False)
-    best = [
-        n_best[0] for n_best in n_best_lists
-    ]  # each list has one translation, which may be empty
+    # Each list has one translation, which may be empty.
+    best = [n_best[0] for n_best in n_best_lists]
     # `token_log_probs` has an entry for each generated token, including EOS, though it may be NaN.
     n_tokens = sum(len(translation.token_log_probs) for translation in best)
     return Answers(
@@ -191,7 +190,13 @@ def answer_and_score(
     return ScoredAnswers(
         examples=examples,
         answers=answers,
-        scores=score_answers(task, answers.texts, examples, metrics, metric_options),
+        scores=score_answers(
+            task=task,
+            answers=answers.texts,
+            examples=examples,
+            metrics=metrics,
+            metric_options=metric_options,
+        ),
         seconds=seconds,
     )
 

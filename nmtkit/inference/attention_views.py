@@ -53,7 +53,7 @@ class ExamplePicture(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
+    def from_answer(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
         """Makes a picture of an example's rows of numbers `(R, F)` and the model's answer.
 
         Raises:
@@ -120,9 +120,8 @@ def align(
         alignment = SoftAlignment(
             src_words=source.words,
             tgt_words=target.words,
-            weights=np.zeros(
-                (len(target.words), len(source.words))
-            ),  # (T, S); stays zero if a side is empty
+            # Stays zero if a side is empty.
+            weights=np.zeros((len(target.words), len(source.words))),  # (T, S)
             src_ids=source.ids_by_word(),
             tgt_ids=target.ids_by_word(),
         )
@@ -335,11 +334,11 @@ def head_pictures(
             # A finished translation also has EOS.
             tgt_length = len(translation.tokens) + translation.finished
             pictures[number] = HeadsPicture(
-                [*translation.src_tokens, reader.eos_token],
-                [*translation.tokens, reader.eos_token][:tgt_length],
-                encoder[row, :, :, :src_length, :src_length],
-                decoder[row, :, :, :tgt_length, :tgt_length],
-                cross[row, :, :, :tgt_length, :src_length],
+                src_tokens=[*translation.src_tokens, reader.eos_token],
+                tgt_tokens=[*translation.tokens, reader.eos_token][:tgt_length],
+                encoder=encoder[row, :, :, :src_length, :src_length],
+                decoder=decoder[row, :, :, :tgt_length, :tgt_length],
+                cross=cross[row, :, :, :tgt_length, :src_length],
                 title=reader.name,
                 score=translation.score,
                 left_out=translation.src_left_out,

@@ -405,9 +405,11 @@ class TextModel(metaclass=ListsPublicNames):
             if copies:
                 extended_text, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
                 extended = [*tag_ids, *extended_text]
+            if tag_ids:
+                tokens = [*tokenizer.pieces(tag_ids), *tokens]
             source = SourceLine(
                 ids=[*tag_ids, *ids],
-                tokens=[*tokenizer.pieces(tag_ids), *tokens],
+                tokens=tokens,
                 extended=extended,
                 oov=tuple(oov),
                 left_out=len(text_ids) - len(ids),

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar, overload
 
 from typing_extensions import override
@@ -102,7 +102,9 @@ def join_sentences(sentences: Iterable[str]) -> str:
             continue
         last_mark = text.rstrip(_CLOSING_UNSPACED)[-1:]
         needs_space = bool(last_mark) and last_mark not in "。！？｡"
-        text += f" {sentence}" if needs_space else sentence
+        if needs_space:
+            text += " "
+        text += sentence
     return text
 
 
@@ -155,7 +157,7 @@ class JoinedTranslation:
     @property
     def tokens(self) -> list[str]:
         """Target tokens of all parts, without EOS."""
-        return [token for part in self.parts for token in part.tokens]
+        return list(chain.from_iterable(part.tokens for part in self.parts))
 
     @property
     def finished(self) -> bool:
@@ -308,7 +310,7 @@ class LongTextTranslator(ABC):
         """Returns the translation of each line, including its parts; see `stream` and `Translator.search`."""
         require_list(lines=lines)
         with closing(self.stream([lines], need_copies, n_best)) as groups:
-            return [result for group in groups for result in group]
+            return list(chain.from_iterable(groups))
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is also a sequence of strings
@@ -479,9 +481,11 @@ def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int
     """
     packed: list[tuple[str, int]] = []
     for text, length in pieces:
-        packed_text, packed_length = packed[-1] if packed else ("", 0)
-        if packed and packed_length + length <= size:
-            packed[-1] = (f"{packed_text} {text}", packed_length + length)
-        else:
-            packed.append((text, length))
+        if packed:
+            packed_text, packed_length = packed[-1]
+            total_length = packed_length + length
+            if total_length <= size:
+                packed[-1] = (f"{packed_text} {text}", total_length)
+                continue
+        packed.append((text, length))
     return packed

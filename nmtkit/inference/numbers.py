@@ -71,7 +71,6 @@ class ClockTime:
 
     @property
     def values(self) -> tuple[Decimal, Decimal]:
-        """The hour and the minute."""
         return Decimal(self.hour), Decimal(self.minute)
 
 
@@ -84,7 +83,7 @@ class _Figures:
     values: set[Decimal]
 
     @classmethod
-    def of(cls, text: str) -> "_Figures":
+    def from_text(cls, text: str) -> "_Figures":
         clocks = []
         for match in _CLOCK.finditer(text):
             clocks.append(ClockTime(match.group(), hour=int(match[1]), minute=int(match[2])))
@@ -127,9 +126,9 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
         for url in _urls(source)
         if _SCHEME.sub("", url).casefold() not in translation.casefold()
     ]
-    read = _Figures.of(_URL.sub(" ", source))
+    read = _Figures.from_text(_URL.sub(" ", source))
     translation = _URL.sub(" ", translation)
-    written = _Figures.of(translation)
+    written = _Figures.from_text(translation)
     values = written.values | set(_roman_numbers(translation))
     pairs = written.pairs()
     digits = {number.digits for number in written.numbers}

@@ -300,7 +300,7 @@ class JobQueue:
         self._decoders = decoders
         self._hypotheses = hypotheses
         self._max_sentences = max_sentences
-        self._windows: deque[deque[Job]] = deque()
+        self._windows: deque[_Window] = deque()
         self._changed = Condition()  # guards all attributes below and the windows
         self._has_new_window = False  # whether a window was added since the last `wait_for_window`
         self._is_closed = False
@@ -316,7 +316,7 @@ class JobQueue:
         filled.sort(key=lambda job: -job.source.length)
         with self._changed:
             if filled:
-                self._windows.append(deque(filled))
+                self._windows.append(_Window(filled))
             self._has_new_window = True
             self._changed.notify_all()
 
@@ -339,7 +339,7 @@ class JobQueue:
     def start_decoders(self) -> int:
         """Returns the number of decoders to start now. They all stop once the queue stays empty."""
         with self._changed:
-            lines = sum(len(window) for window in self._windows)
+            lines = sum(len(window.jobs) for window in self._windows)
             self.lines_at_start = lines
             self._running = self._useful_decoders(lines)
             if self._running > 1 and not self._is_closed:
@@ -355,15 +355,15 @@ class JobQueue:
             if not self._windows:
                 return []
             window = self._windows[0]
-            capacity = self.slots(_columns(window))
+            capacity = self.slots(window.columns)
             tokens_left = math.inf
-            decoders = self._useful_decoders(len(window))
+            decoders = self._useful_decoders(len(window.jobs))
             if len(self._windows) == 1 and decoders > 1:
                 # Split the last window evenly by tokens, so that all decoders finish at about the same time.
-                tokens_left = sum(_counted_tokens(job) for job in window) / decoders
+                tokens_left = window.tokens / decoders
             jobs: list[Job] = []
-            while window and len(jobs) < capacity and tokens_left > 0:
-                job = window.popleft()
+            while window.jobs and len(jobs) < capacity and tokens_left > 0:
+                job = window.take()
                 jobs.append(job)
                 tokens_left -= _counted_tokens(job)
             self._drop_empty_window()
@@ -376,11 +376,11 @@ class JobQueue:
                 return []
             window = self._windows[0]
             jobs: list[Job] = []
-            while window and len(jobs) < slots:
-                is_similar = SIMILAR_SHARE * columns <= _columns(window) <= columns
-                if not is_similar or window[0].source.is_constrained:
+            while window.jobs and len(jobs) < slots:
+                is_similar = SIMILAR_SHARE * columns <= window.columns <= columns
+                if not is_similar or window.jobs[0].source.is_constrained:
                     break
-                jobs.append(window.popleft())
+                jobs.append(window.take())
             self._drop_empty_window()
             return jobs
 
@@ -418,7 +418,7 @@ class JobQueue:
         self._idle -= 1
 
     def _drop_empty_window(self) -> None:
-        if not self._windows[0]:
+        if not self._windows[0].jobs:
             self._windows.popleft()
 
 
@@ -439,9 +439,28 @@ class SingleBatch:
         return []
 
 
-def _columns(window: deque[Job]) -> int:
-    """Returns the length of the longest line in a window, including EOS."""
-    return window[0].source.length + 1
+class _Window:
+    """The lines of a window that no decoder has taken yet.
+
+    Args:
+        jobs: the window's lines, longest first.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = deque(jobs)
+        self.tokens = sum(_counted_tokens(job) for job in jobs)
+        """Number of source tokens in `jobs`."""
+
+    @property
+    def columns(self) -> int:
+        """Length of the longest line, including EOS."""
+        return self.jobs[0].source.length + 1
+
+    def take(self) -> Job:
+        """Removes and returns the longest line."""
+        job = self.jobs.popleft()
+        self.tokens -= _counted_tokens(job)
+        return job
 
 
 def _counted_tokens(job: Job) -> int:

@@ -45,7 +45,7 @@ class Candidate:
     """False if the search reached its length limit before EOS."""
 
     def score(self, weights: ChannelWeights) -> float:
-        """Returns the ranking score."""
+        """Returns the ranking score: the formula of this module with the lambdas in `weights`."""
         return self.direct + weights.channel * self.channel + weights.lm * self.lm
 
 
@@ -114,7 +114,7 @@ def tune_weights(
         reranked = [rerank(candidates, weights) for candidates in n_best_lists]
         texts = tuple(candidates[0].text for candidates in reranked)
         if texts not in scores_of_texts:
-            (score,) = score_all(texts, [references], [metric], options)
+            (score,) = score_all(hyps=texts, refs=[references], metrics=[metric], options=options)
             scores_of_texts[texts] = score.value
         scores[weights] = scores_of_texts[texts]
 

@@ -78,19 +78,17 @@ def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) ->
     return sorted(reranked, key=lambda candidate: -candidate.score)
 
 
-EMPTY = Translation("", 0.0, 0.0, [], [], [])
+EMPTY = Translation(text="", score=0.0, log_prob=0.0, tokens=[], token_log_probs=[], src_tokens=[])
 
 
 class Ranked(Protocol):
     """A scored result for a line: a `Translation` or a `JoinedTranslation`."""
 
     @property
-    def text(self) -> str:
-        """Text of the result."""
+    def text(self) -> str: ...
 
     @property
-    def score(self) -> float:
-        """Ranking score."""
+    def score(self) -> float: ...
 
     @property
     def log_prob(self) -> float:

@@ -54,7 +54,7 @@ def search_tree(
     # Node index of each hypothesis that survived the previous step, by its beam index.
     parent_nodes = {0: 0}
     for step in trace.steps:
-        steps.append(_tree_nodes(translator, step, source, parent_nodes))
+        steps.append(_tree_nodes(translator, step, source, parent_nodes=parent_nodes))
         parent_nodes = {}
         for node, continuation in enumerate(_ranked(step)):
             if continuation.beam_index is not None:

@@ -98,7 +98,7 @@ class SyntheticCorpus:
         return self.folder / "src.txt", self.folder / "tgt.txt"
 
     @property
-    def kept(self) -> int:
+    def written(self) -> int:
         """Number of pairs that were written."""
         return self.read - self.left_out.total()
 

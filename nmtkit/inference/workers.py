@@ -56,7 +56,7 @@ class WorkerPool:
             self.decoders.append(_Worker(f"worker {number}", device, process))
 
     def close(self) -> None:
-        """Kills the workers."""
+        """Kills the worker processes, even if they are decoding."""
         for worker in self.decoders:
             worker.process.end()
 

@@ -81,12 +81,14 @@ class Additive(AttentionScore):
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         self.query = nn.Linear(query_size, attention_size, bias=False)
         self.key = nn.Linear(memory_size, attention_size)
         energy = torch.empty(attention_size)  # (A,)
         energy.uniform_(-1, 1)
-        self.energy = nn.Parameter(energy / math.sqrt(attention_size))
+        self.energy = nn.Parameter(energy / math.sqrt(attention_size))  # (A,)
 
     def project(self, values: Tensor) -> Tensor:
         """Returns the doubled keys `2 (U h_j + b)`, `(B, S, A)`.
@@ -105,14 +107,16 @@ class Additive(AttentionScore):
 class CoveredAdditive(Additive):
     """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is the coverage of position i.
 
-    It is not in `SCORES`, since only a model that maintains the coverage can use it. `w_c` is initialised to zero, so
+    It is not in `SCORES`, since only a model that maintains the coverage can use it. `w_c` is initialized to zero, so
     that a model to which coverage is added in a later stage of training initially behaves as before.
     """
 
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         self.coverage = nn.Parameter(torch.zeros(attention_size))  # (A,)
 
     def forward(self, queries: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
@@ -134,7 +138,9 @@ class Dot(AttentionScore):
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         if query_size != memory_size:
             raise RecipeError(
                 f"a dot score requires queries and encoder states of equal size, but queries have size {query_size} "
@@ -162,7 +168,9 @@ class General(AttentionScore):
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         self.key = nn.Linear(memory_size, query_size, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
@@ -187,7 +195,9 @@ class Location(AttentionScore):
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
@@ -224,7 +234,9 @@ class Cosine(AttentionScore):
     def __init__(
         self, query_size: int, memory_size: int, attention_size: int, max_positions: int
     ) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
+        super().__init__(
+            query_size, memory_size, attention_size=attention_size, max_positions=max_positions
+        )
         self.query = nn.Linear(query_size, memory_size, bias=False)
         self.sharpness = nn.Linear(query_size, 1, bias=False)
         initial_sharpness = math.sqrt(memory_size)
@@ -297,9 +309,9 @@ class LocalWindow(nn.Module, ABC):
         Energies, mask and distances `s - p_t` are `(B, Q, S)`, or `(B, Q, W)` for the positions of a window.
         """
         # The choice of positions has no gradient; the centre is learned through `factor` below.
-        inside = distances.detach().abs() <= self.half_width
-        weights = masked_softmax(energies, mask & inside)
-        factor = self.factor(distances)
+        inside = distances.detach().abs() <= self.half_width  # (B, Q, S or W)
+        weights = masked_softmax(energies, mask & inside)  # (B, Q, S or W)
+        factor = self.factor(distances)  # (B, Q, S or W), or None
         return weights if factor is None else weights * factor
 
     def positions(self, centres: Tensor, length: int) -> Tensor:
@@ -308,8 +320,9 @@ class LocalWindow(nn.Module, ABC):
         All positions are between 0 and S-1: a window that would extend beyond the source is shifted.
         """
         first = (centres.detach() - self.half_width).ceil().long()  # (B, Q, 1)
-        first = first.clamp(0, length - self.width)
-        return first + torch.arange(self.width, device=centres.device)
+        first = first.clamp(0, length - self.width)  # (B, Q, 1)
+        offsets = torch.arange(self.width, device=centres.device)  # (W,)
+        return first + offsets
 
     def gathering(self, queries: int, length: int, costly: bool) -> Gathering:
         """Chooses the fastest way to attend to the windows of Q queries in a source of S tokens.
@@ -348,7 +361,7 @@ class LocalP(LocalWindow):
         self.hidden = nn.Linear(query_size, query_size, bias=False)
         centre = torch.empty(query_size)  # (Hq,)
         centre.uniform_(-1, 1)
-        self.centre = nn.Parameter(centre / math.sqrt(query_size))
+        self.centre = nn.Parameter(centre / math.sqrt(query_size))  # (Hq,)
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """Returns centres `(B, Q)`, which do not depend on the positions."""
@@ -393,7 +406,7 @@ class Draws:
         if self.soft is not None:
             is_soft = self.soft[:, None]  # (B, 1)
             chosen = torch.where(is_soft[:, :, None], weights, chosen)  # (B, Q, S)
-            log_probs = log_probs.masked_fill(is_soft, 0.0)
+            log_probs = log_probs.masked_fill(is_soft, 0.0)  # (B, Q)
         self.log_probs.append(log_probs)
         return torch.matmul(chosen.to(values.dtype), values)
 
@@ -463,7 +476,7 @@ class Attention(nn.Module):
                 values=values,
                 mask=mask.unsqueeze(1),
                 centres=centres,
-            )
+            )  # (B, Q, Hm), (B, Q, S)
             if not self.hard:
                 return contexts, weights
             # Hard attention needs only the weights; below, it computes different contexts from them.

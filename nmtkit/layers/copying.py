@@ -54,7 +54,7 @@ def renumber_by_position(
     # The maximum of zeros and ones is 1 if there is a one. `max` is documented to return the index of the first one.
     is_in_source, first_position = is_equal.to(torch.uint8).max(dim=2)  # (B, I) each
     copied_ids = vocab_size + first_position  # (B, I)
-    copied_ids = copied_ids.masked_fill(is_in_source == 0, absent_id)
+    copied_ids = copied_ids.masked_fill(is_in_source == 0, absent_id)  # (B, I)
     return torch.where(ids < vocab_size, ids, copied_ids)
 
 
@@ -99,7 +99,7 @@ def mix(
         needs_gradient = log_normalizer.requires_grad or vocab_scores.requires_grad
         # The gradient of the logits would lack the part that flows through the normalizer.
         assert not needs_gradient, "the normalizer is not differentiated"
-        log_normalizer = log_normalizer.reshape(n_sources, n_per_source, 1)
+        log_normalizer = log_normalizer.reshape(n_sources, n_per_source, 1)  # (G, Q, 1)
     mixed: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         # Not cast: `_Mix` adds these scores to a tensor of type `dtype` without an intermediate copy.
         vocab_scores.reshape(n_sources, n_per_source, vocab_size),
@@ -180,7 +180,7 @@ class _Mix(torch.autograd.Function):
 
         log_gate = p_gen.clamp(min=MIN_PROBABILITY).log()  # (G, Q, 1)
         if log_normalizer is not None:
-            log_gate = log_gate - log_normalizer
+            log_gate = log_gate - log_normalizer  # (G, Q, 1)
         torch.add(vocab_scores, log_gate, out=mixed[..., :vocab_size])
         # Minus infinity remains in the columns of unknown words that this source does not contain.
         mixed[..., vocab_size:] = -math.inf
@@ -222,7 +222,7 @@ class _Mix(torch.autograd.Function):
         vocab_gradient.copy_(gradient[..., :vocab_size])
         first_cells = torch.arange(0, spare_cell, vocab_size, device=ids.device)  # (G * Q,)
         cells = first_cells.view(n_sources, n_per_source, 1) + ids  # (G, Q, S)
-        cells = cells.masked_fill_(ids >= vocab_size, spare_cell)
+        cells = cells.masked_fill_(ids >= vocab_size, spare_cell)  # (G, Q, S)
         # The cell of a repeated word is written several times with the same value, so the order does not matter.
         source_word_gradient = log_prob_gradient * generated_share  # (G, Q, S)
         buffer.scatter_(0, cells.flatten(), source_word_gradient.flatten())

@@ -33,11 +33,13 @@ def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     n_elements = states.numel()
     n_draws = (n_elements + 3) // 4  # one for four elements, rounded up
     # With these bounds, all 64 bits are random.
-    draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
-    levels = draws.view(torch.int16)[:n_elements].view(states.shape)  # uniform over -32768..32767
+    draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)  # (n_draws,)
+    levels = draws.view(torch.int16)[:n_elements].view(
+        states.shape
+    )  # (...), uniform over -32768..32767
     dropped_levels = round(rate * _LEVELS)
     lowest_kept = dropped_levels - _LEVELS // 2
-    factors = (levels >= lowest_kept).to(states.dtype)
+    factors = (levels >= lowest_kept).to(states.dtype)  # (...)
     factors.mul_(_LEVELS / (_LEVELS - dropped_levels))
     return states * factors
 
@@ -83,7 +85,7 @@ def mask_without_eos(mask: Tensor) -> Tensor:
 
 
 def run_by_length(
-    read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor
+    read: Callable[..., Sequence[Tensor]], lengths: Tensor, padded: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """Runs `read` on groups of sentences of similar length if that is faster, which is the case at inference on a CPU.
 
@@ -131,10 +133,10 @@ def run_by_length(
 def set_rows(matrix: Tensor, rows: Tensor, vectors: Tensor) -> float:
     """Sets rows `(M,)` of a matrix `(V, E)` to vectors `(M, E)`, which must not all be zero.
 
-    Scales all vectors by the same factor, so that their mean square equals that of the old matrix. Returns the factor.
+    Scales all vectors by the same factor, so that they have the same mean square as the old matrix. Returns the factor.
     """
-    matrix_size = matrix.square().mean().sqrt()
-    vectors_size = vectors.square().mean().sqrt()
+    matrix_size = matrix.square().mean().sqrt()  # ()
+    vectors_size = vectors.square().mean().sqrt()  # ()
     factor = float(matrix_size / vectors_size)
     matrix[rows] = vectors.to(matrix) * factor
     return factor

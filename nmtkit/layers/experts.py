@@ -17,6 +17,7 @@ own noise were drawn again. If F is the standard normal distribution function,
 Notation: H hidden size, n experts, k experts per state, M states, B sentences, T positions.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class ExpertsConfig(Settings):
     this exceeds count, all experts process each word."""
     every: int = Field(default=2, ge=1)
     """Interval between layers with experts, in the encoder and in the decoder. 1: all layers have experts. 2: every
-    other layer, beginning with the second. 3: every third layer."""
+    other layer, beginning with the second, as in GShard (Lepikhin et al. 2021). 3: every third layer."""
 
 
 class Experts(nn.Module):
@@ -86,17 +87,17 @@ class Experts(nn.Module):
             # In training, an expert runs even if it has no rows, so that all weights get a gradient.
             if len(rows) or torch.is_grad_enabled():
                 outputs = expert(flat[rows]) * gate[rows, None]  # (m, H)
-                result = result.index_add(0, rows, outputs.to(result.dtype))
+                result = result.index_add(0, rows, outputs.to(result.dtype))  # (M, H)
         return result.view_as(states)
 
     def _gates(self, states: Tensor) -> Tensor:
         """Returns G, `(..., n)`, for states `(..., H)`, and stores G and P in `_routed`."""
         means = self.gate(states)  # (..., n), x W_g
-        means = means.to(at_least_float32(means))
+        means = means.to(at_least_float32(means))  # (..., n)
         energies = means  # (..., n), H(x)
         if self.training:
             spread = F.softplus(self.noise(states).to(means.dtype))  # (..., n)
-            energies = means + torch.randn_like(means) * spread
+            energies = means + torch.randn_like(means) * spread  # (..., n)
         # The load depends on the energy of the best unused expert, if any expert is unused.
         n_best = min(self.used + 1, energies.shape[-1])
         best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
@@ -114,7 +115,9 @@ class Experts(nn.Module):
             is_chosen = energies >= last_used  # (..., n)
             threshold = torch.where(is_chosen, first_unused, last_used)  # (..., n)
             routed.append(torch.special.ndtr((means - threshold) / spread))  # (..., n), P
-        self._routed = torch.stack(routed, -2) if torch.is_grad_enabled() else None
+        self._routed = None
+        if torch.is_grad_enabled():
+            self._routed = torch.stack(routed, -2)  # (..., 1 or 2, n)
         return gates
 
     def use(self, mask: Tensor) -> Tensor:
@@ -134,7 +137,7 @@ class Experts(nn.Module):
 
 
 def place_experts(
-    config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList
+    config: LayerConfig, settings: ExpertsConfig | None, sides: Sequence[nn.ModuleList]
 ) -> None:
     """Replaces the feed-forward networks with experts in every `settings.every`-th layer of each side.
 

@@ -59,7 +59,9 @@ def additive_energies(
             queries, doubled_keys, energy, coverage=coverage, coverage_weight=coverage_weight
         )
     if doubled_keys.is_cuda:
-        return _cuda_energies(queries, doubled_keys, energy, coverage, coverage_weight)
+        return _cuda_energies(
+            queries, doubled_keys, energy, coverage=coverage, coverage_weight=coverage_weight
+        )
     is_16_bit = doubled_keys.dtype in (torch.float16, torch.bfloat16)
     fits_cache = queries.shape[1] * doubled_keys.numel() <= _CACHED
     if doubled_keys.device.type != "cpu" or is_16_bit or fits_cache:
@@ -89,7 +91,9 @@ def _energies_in_parts(
     cached_positions = max(1, _CACHED // (n_queries * size))
     part_sentences = max(1, cached_positions // length)
     part_length = min(cached_positions, length)
-    memory = doubled_keys.new_empty(part_sentences * n_queries * part_length * size)
+    # The memory of the largest part; smaller parts use the beginning of it.
+    largest_part = part_sentences * n_queries * part_length * size
+    memory = doubled_keys.new_empty(largest_part)  # (largest_part,)
     energies = doubled_keys.new_empty(sentences, n_queries, length)  # (B, Q, S)
     doubled_energy = 2 * energy.to(doubled_keys.dtype)  # (A,)
     for first_sentence in range(0, sentences, part_sentences):
@@ -98,7 +102,7 @@ def _energies_in_parts(
             columns = slice(first_position, first_position + part_length)
             part_keys = doubled_keys[rows, columns]  # (b, s, A)
             part_shape = (part_keys.shape[0], n_queries, part_keys.shape[1], size)
-            part_memory = memory[: math.prod(part_shape)]
+            part_memory = memory[: math.prod(part_shape)]  # (b * Q * s * A,)
             sums = part_memory.view(part_shape)  # (b, Q, s, A)
             torch.add(doubled_queries[rows].unsqueeze(2), part_keys.unsqueeze(1), out=sums)
             if coverage is not None and coverage_weight is not None:
@@ -119,7 +123,7 @@ def _plain_energies(
 ) -> Tensor:
     # `doubled` is by far the largest tensor, so all operations on it are in place.
     doubled = (queries * 2).unsqueeze(2) + doubled_keys.unsqueeze(1)  # (B, Q, S, A)
-    energy = energy.to(doubled.dtype)
+    energy = energy.to(doubled.dtype)  # (A,)
     if coverage is not None:
         assert coverage_weight is not None, "coverage needs a coverage weight"
         doubled_weight = 2 * coverage_weight.to(doubled.dtype)  # (A,)
@@ -137,17 +141,19 @@ def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     gradient are zero. For 16-bit energies, the weights are computed and returned in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
-        return _on_cuda("launch_softmax", _plain_softmax, energies.shape[2], energies, mask)
+        return _on_cuda(
+            "launch_softmax", _plain_softmax, arguments=(energies, mask), longest=energies.shape[2]
+        )
     return _plain_softmax(energies, mask)
 
 
 def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     if energies.dtype in (torch.float16, torch.bfloat16):
-        energies = energies.float()
-    hidden = ~mask
+        energies = energies.float()  # (..., S)
+    hidden = ~mask  # broadcasts to (..., S)
     # The lowest finite number is used instead of minus infinity, so that a completely hidden row has finite weights and
     # gradients.
-    weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
+    weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)  # (..., S)
     return weights.masked_fill(hidden, 0.0)
 
 
@@ -161,7 +167,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     If a row contains a NaN, its log-sum-exp is NaN and its maxima are undefined.
     """
     if logits.is_cuda:
-        return _on_cuda("launch_maxima", _plain_maxima, block, logits, block)
+        return _on_cuda("launch_maxima", _plain_maxima, arguments=(logits, block), longest=block)
     return _plain_maxima(logits, block)
 
 
@@ -182,7 +188,7 @@ def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     # A log-probability is the logit minus the log-sum-exp, so the log-sum-exp is the largest logit minus the largest
     # log-probability.
     log_sums = largest_logits - torch.cat(largest_log_probs)  # (N,)
-    log_sums = torch.where(largest_logits.isfinite(), log_sums, largest_logits)
+    log_sums = torch.where(largest_logits.isfinite(), log_sums, largest_logits)  # (N,)
     return log_sums, all_tops.to(logits.dtype)
 
 
@@ -194,9 +200,9 @@ def block_tops(values: Tensor, block: int) -> Tensor:
     whole_blocks, rest = divmod(values.shape[1], block)
     tops = []
     if whole_blocks > 0:
-        complete = values[:, : whole_blocks * block]
+        complete = values[:, : whole_blocks * block]  # (N, whole blocks * block)
         blocks = complete.view(-1, whole_blocks, block)  # (N, whole blocks, block)
-        tops.append(blocks.amax(2))
+        tops.append(blocks.amax(2))  # (N, whole blocks)
     if rest > 0:
         tops.append(values[:, -rest:].amax(1, keepdim=True))  # (N, 1)
     return torch.cat(tops, 1) if len(tops) > 1 else tops[0]
@@ -210,7 +216,7 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
         # it.
         from nmtkit.layers import triton_kernels
 
-        energies = torch.ones(1, 1, 1, device=device)
+        energies = torch.ones(1, 1, 1, device=device)  # (1, 1, 1)
         triton_kernels.launch_softmax(energies, energies.bool())
     except Exception as fault:
         # There are many possible causes (a missing C compiler, an old device), each with its own type of exception.
@@ -225,14 +231,14 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
     return triton_kernels
 
 
-def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any) -> R:
+def _on_cuda(launch: str, plain: Callable[..., R], arguments: tuple[Any, ...], longest: int) -> R:
     """Calls a Triton program if possible, and the plain form otherwise.
 
     Args:
         launch: name of the function in `triton_kernels` that launches the program.
         plain: the plain form, a function with the same arguments.
-        longest: length of the longest row or block that the program would process at once.
         arguments: arguments of both functions.
+        longest: length of the longest row or block that the program would process at once.
     """
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in tensors):
@@ -246,8 +252,18 @@ def _on_cuda(launch: str, plain: Callable[..., R], longest: int, *arguments: Any
     return result
 
 
-def _cuda_energies(queries: Tensor, doubled_keys: Tensor, *others: Tensor | None) -> Tensor:
-    """Returns energies in float32 or wider; `others` are the remaining arguments of `_plain_energies`."""
-    size = doubled_keys.shape[2]
-    energies = _on_cuda("launch_energies", _plain_energies, size, queries, doubled_keys, *others)
+def _cuda_energies(
+    queries: Tensor,
+    doubled_keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None,
+    coverage_weight: Tensor | None,
+) -> Tensor:
+    """Computes `_plain_energies` on CUDA; returns energies in float32 or wider."""
+    energies = _on_cuda(
+        "launch_energies",
+        _plain_energies,
+        arguments=(queries, doubled_keys, energy, coverage, coverage_weight),
+        longest=doubled_keys.shape[2],
+    )  # (B, Q, S)
     return energies.to(at_least_float32(energies))

@@ -125,7 +125,7 @@ class KVCache:
         if torch.is_grad_enabled() and not self._in_prompt:
             # Not in place, because the gradients of earlier steps need the old entries.
             copied = stored.flatten(0, 1).index_copy(0, self._slot_rows, entries)  # (B * C, *)
-            self._entries[index] = copied.view_as(stored)
+            self._entries[index] = copied.view_as(stored)  # (B, C, *)
         elif self._is_aligned:
             # All sentences write to the same slots. On a CPU, copying a block is faster than copying single rows.
             first = end - max(self.beam, self.width)
@@ -190,8 +190,8 @@ class KVCache:
         self.beam = beam
         self._dropped_slots = longest * (beam - 1)  # a position in a prompt has a single slot
         self._length_at_last_compaction = self.length
-        self._prompt_padding = longest - lengths
-        self.position = send(lengths.clone(), self.position.device)
+        self._prompt_padding = longest - lengths  # (B,)
+        self.position = send(lengths.clone(), self.position.device)  # (B,)
         if self._entries:
             is_padding = (
                 torch.arange(self._capacity, device=self.position.device) >= self.position[:, None]
@@ -223,11 +223,11 @@ class KVCache:
             self.reserve(self.length)
         if rows is not None and self._entries:
             parent_bias = self._bias.flatten(0, 1).index_select(0, rows)  # (B * width, C)
-            self._bias = parent_bias.view(self.sentences, width, -1)
+            self._bias = parent_bias.view(self.sentences, width, -1)  # (B, width, C)
         if width != self.width:
             self.width = width
             self._number_rows()
-        self.position = (self.position + 1).clamp(max=self.length - 1)
+        self.position = (self.position + 1).clamp(max=self.length - 1)  # (B,)
         self._is_open = False
         self._layers_written = 0
         self._first_layer = 0
@@ -259,20 +259,21 @@ class KVCache:
             return
         if self._prompt_padding is not None:
             removed = self.length - length
-            self._prompt_padding = (self._prompt_padding - removed).clamp(min=0)
+            self._prompt_padding = (self._prompt_padding - removed).clamp(min=0)  # (B,)
         self.length = length
-        self.position = self.position.clamp(max=length - 1)
+        self.position = self.position.clamp(max=length - 1)  # (B,)
 
     def select(self, sentences: Tensor) -> None:
         """Keeps only the sentences with these indices, `(M,)`; called between two steps."""
         self.sentences = len(sentences)
-        self.position = self.position.index_select(0, sentences)
+        self.position = self.position.index_select(0, sentences)  # (M,)
         if self._prompt_padding is not None:
-            host_sentences = sentences.cpu()
-            self._prompt_padding = self._prompt_padding[host_sentences]
+            host_sentences = sentences.cpu()  # (M,)
+            self._prompt_padding = self._prompt_padding[host_sentences]  # (M,)
         if self._entries:
+            # (M, C, *) each
             self._entries = [stored.index_select(0, sentences) for stored in self._entries]
-            self._bias = self._bias.index_select(0, sentences)
+            self._bias = self._bias.index_select(0, sentences)  # (M, W, C)
         self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
@@ -284,24 +285,24 @@ class KVCache:
         self.sentences = count
         if self._prompt_padding is not None:
             _move_rows(self._prompt_padding, holes, movers)
-            self._prompt_padding = self._prompt_padding[:count]
+            self._prompt_padding = self._prompt_padding[:count]  # (count,)
         device = self.position.device
-        holes = send(holes, device)
-        movers = send(movers, device)
+        holes = send(holes, device)  # (M,)
+        movers = send(movers, device)  # (M,)
         _move_rows(self.position, holes, movers)
-        self.position = self.position[:count]
+        self.position = self.position[:count]  # (count,)
         if self._entries:
             _move_rows(self._bias, holes, movers)
-            self._bias = self._bias[:count]
+            self._bias = self._bias[:count]  # (count, W, C)
             entries = self._entries
             self._entries = []
             for stored in entries:
                 _move_rows(stored[:, :filled], holes, movers)
-                self._entries.append(stored[:count])
+                self._entries.append(stored[:count])  # (count, C, *)
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Overwrites the sentences at these indices `(M,)` with those of another cache that has the same K and W."""
+        """Overwrites the sentences at these indices `(M,)` with the sentences of a cache with the same K and W."""
         assert self._prompt_padding is None, "a batch with prompts cannot be refilled"
         self._is_aligned = False
         self.position.index_copy_(0, sentences, other.position)
@@ -370,25 +371,25 @@ class KVCache:
             dtype = torch.float32
         if self._in_prompt:
             shape = (1, self.width, self._capacity)  # the same for all sentences
-            hidden = torch.full(shape, -torch.inf, dtype=dtype, device=device)
+            hidden = torch.full(shape, -torch.inf, dtype=dtype, device=device)  # (1, W, C)
             self._bias = hidden.triu(1)  # (1, W, C): zeros up to the diagonal
             self._is_open = True
             return
         if not self._entries:
             shape = (self.sentences, self.width, self._capacity)
-            self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)
+            self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)  # (B, W, C)
         position = self.position  # (B,)
         if self._prompt_padding is not None:
             # All sentences continue in the slots after the longest prompt.
-            position = torch.full_like(position, self.length - 1)
+            position = torch.full_like(position, self.length - 1)  # (B,)
         self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)  # (B, W)
         if self._dropped_slots:
             self._slots -= self._dropped_slots
         self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
         visible = self._slots[:, :, None]  # (B, W, 1)
-        # With gradients, not in place, because the gradients of earlier steps need the old bias.
+        # With gradients, do not update in place: the gradients of earlier steps need the old bias.
         if torch.is_grad_enabled():
-            self._bias = self._bias.scatter(2, visible, 0.0)
+            self._bias = self._bias.scatter(2, visible, 0.0)  # (B, W, C)
         else:
             self._bias.scatter_(2, visible, 0.0)
         self._is_open = True

@@ -56,7 +56,7 @@ class PackedLinear(nn.Module):
     @cached_property
     def packed(self) -> Tensor:
         """Weights in oneDNN's layout. Only oneDNN may read this tensor: other operators would read past its end."""
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())  # (O, I)
         return packed
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class PackedLinear(nn.Module):
         # oneDNN could also apply an activation: "none", [] and "" are its name, its arguments and its algorithm.
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
             inputs, self.packed, self.bias, "none", [], ""
-        )
+        )  # (..., O)
         return result
 
 

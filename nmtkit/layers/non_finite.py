@@ -52,5 +52,5 @@ def _is_finite(value: Any) -> bool:
         return all(_is_finite(item) for item in value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return True
-    is_bad = value.isnan() | value.isposinf()
+    is_bad = value.isnan() | value.isposinf()  # (...)
     return not bool(is_bad.any())

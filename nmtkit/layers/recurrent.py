@@ -85,9 +85,9 @@ def run_rnn(
         return layer(inputs, state)  # type: ignore[no-any-return]  # torch types a module's call as Any
     dtype = next(layer.parameters()).dtype
     if isinstance(state, tuple):
-        state = tuple(part.to(dtype) for part in state)
+        state = tuple(part.to(dtype) for part in state)  # (L, N, H) each
     elif state is not None:
-        state = state.to(dtype)
+        state = state.to(dtype)  # (L, N, H)
     with torch.autocast(device_type, enabled=False):
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]  # torch types a module's call as Any
 
@@ -104,15 +104,15 @@ def rnn_step(
     new_hiddens = []
     new_cells = []
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
-        inputs = inputs.to(dtype)
-        hidden = hidden.to(dtype)
+        inputs = inputs.to(dtype)  # (N, I)
+        hidden = hidden.to(dtype)  # (N, L, H)
         for number, weights in enumerate(layer.all_weights):
             if number > 0:
-                inputs = F.dropout(inputs, layer.dropout, layer.training)
+                inputs = F.dropout(inputs, layer.dropout, layer.training)  # (N, H)
             if cell is None:
                 inputs = torch.gru_cell(inputs, hidden[:, number], *weights)  # (N, H)
             else:
-                state = (hidden[:, number], cell[:, number].to(dtype))
+                state = (hidden[:, number], cell[:, number].to(dtype))  # (N, H) each
                 inputs, new_cell = torch.lstm_cell(inputs, state, *weights)  # (N, H) each
                 new_cells.append(new_cell)
             new_hiddens.append(inputs)
@@ -206,19 +206,19 @@ class RecurrentEncoder(nn.Module):
             layer_inputs = states if number == 0 else self.dropout(states)  # (B, S, I or D)
             outputs, hidden, cell = run_to_final_states(
                 forward_layer, layer_inputs, lengths, need_cell=need_cell
-            )
+            )  # (B, S, H), (B, H), (B, H) or None
             if number < len(self.backward_layers):
                 reversed_inputs = gather_positions(layer_inputs, reversal)  # (B, S, I or D)
                 reversed_outputs, backward_hidden, backward_cell = run_to_final_states(
                     self.backward_layers[number], reversed_inputs, lengths, need_cell=need_cell
-                )
+                )  # (B, S, H), (B, H), (B, H) or None
                 backward_outputs = gather_positions(reversed_outputs, reversal)  # (B, S, H)
                 outputs = torch.cat([outputs, backward_outputs], -1)  # (B, S, 2H)
                 hidden = torch.cat([hidden, backward_hidden], -1)  # (B, 2H)
                 if cell is not None and backward_cell is not None:
                     cell = torch.cat([cell, backward_cell], -1)  # (B, 2H)
             if self.residual and number > 0 and states.shape == outputs.shape:
-                states = states + outputs
+                states = states + outputs  # (B, S, D)
             else:
                 states = outputs
             if final_hiddens and final_hiddens[-1].shape != hidden.shape:
@@ -269,7 +269,7 @@ def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tens
     packed = pack_padded_sequence(
         inputs.index_select(0, device_order), lengths[order], batch_first=True
     )
-    packed_states, (hidden, cell) = run_rnn(layer, packed)
+    packed_states, (hidden, cell) = run_rnn(layer, packed)  # hidden, cell: (1, B, H)
     states, _ = pad_packed_sequence(
         packed_states, batch_first=True, total_length=inputs.shape[1]
     )  # (B, S, H)
@@ -295,7 +295,7 @@ def _run_by_spans(
         sentence 3   span 1
     """
     order = lengths.argsort(descending=True)  # (B,)
-    inputs = inputs[order]
+    inputs = inputs[order]  # (B, S, I)
     sorted_lengths = lengths[order].tolist()
     spans = []
     final_hiddens = []
@@ -304,12 +304,13 @@ def _run_by_spans(
     start = 0
     running = len(sorted_lengths)  # number of sentences that end after `start`
     for stop in sorted(set(sorted_lengths)):
-        states, (hidden, cell) = run_rnn(layer, inputs[:running, start:stop], state)
+        span_inputs = inputs[:running, start:stop]  # (running, stop - start, I)
+        states, (hidden, cell) = run_rnn(layer, span_inputs, state)  # hidden, cell: (1, running, H)
         remaining = sum(length > stop for length in sorted_lengths)
         ended = len(sorted_lengths) - running
         spans.append(F.pad(states, (0, 0, 0, 0, 0, ended)))  # (B, stop - start, H)
-        final_hiddens.append(hidden[0, remaining:])
-        final_cells.append(cell[0, remaining:])
+        final_hiddens.append(hidden[0, remaining:])  # (running - remaining, H)
+        final_cells.append(cell[0, remaining:])  # (running - remaining, H)
         next_hidden = hidden[:, :remaining].contiguous()  # (1, remaining, H)
         next_cell = cell[:, :remaining].contiguous()  # (1, remaining, H)
         state = (next_hidden, next_cell)
@@ -364,11 +365,11 @@ class StackedCells(nn.Module):
         new_cells = []
         for number, layer in enumerate(self.cells):
             if number > 0:
-                inputs = self.dropout(inputs)
+                inputs = self.dropout(inputs)  # (N, H)
             if cell is None:
                 inputs = layer(inputs, hidden[:, number])  # (N, H)
             else:
-                state = (hidden[:, number], cell[:, number])
+                state = (hidden[:, number], cell[:, number])  # (N, H) each
                 inputs, new_cell = layer(inputs, state)  # (N, H) each
                 new_cells.append(new_cell)
             new_hiddens.append(inputs)
@@ -425,7 +426,8 @@ class Bridge(nn.Module):
             return hidden, cell
         if self.hidden is None:
             zeros = hidden.new_zeros(hidden.shape[0], self.layers, self.hidden_size)  # (B, L, H)
-            return zeros, zeros if self.has_cell else None
+            first_cell = zeros if self.has_cell else None
+            return zeros, first_cell
         first_hidden = self._first_state(self.hidden, hidden)  # (B, L, H)
         if self.cell is None:
             return first_hidden, None
@@ -473,7 +475,7 @@ def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) 
     is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
     n_gates = 4 if is_lstm else 3
     for name, parameter in module.named_parameters():
-        gates = parameter.data.chunk(n_gates)
+        gates = parameter.data.chunk(n_gates)  # (H, *) or (H,) each
         for gate in gates:
             if "weight_hh" in name:
                 nn.init.orthogonal_(gate)

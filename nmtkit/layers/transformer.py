@@ -51,12 +51,13 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
     log_base = -math.log(10000.0) / exponent_width
     rates = torch.exp(even_columns * log_base)  # (ceil(width / 2),), 10000^(-2i / width)
     angles = torch.outer(positions, rates)  # (length, ceil(width / 2))
-    sines = torch.sin(angles)
-    cosines = torch.cos(angles)
-    cosines = cosines[:, : width // 2]  # with an odd width, there is one more sine than cosines
+    sines = torch.sin(angles)  # (length, ceil(width / 2))
+    cosines = torch.cos(angles)  # (length, ceil(width / 2))
+    # With an odd width, there is one more sine than cosines.
+    cosines = cosines[:, : width // 2]  # (length, floor(width / 2))
 
     if kind == "sinusoidal":
-        table = torch.empty(length, width, dtype=torch.float64)
+        table = torch.empty(length, width, dtype=torch.float64)  # (length, width)
         table[:, 0::2] = sines
         table[:, 1::2] = cosines
     else:
@@ -73,7 +74,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
         self.kind = kind
-        table = sinusoids(_INITIAL_SINUSOIDS, width, kind)
+        table = sinusoids(_INITIAL_SINUSOIDS, width, kind)  # (_INITIAL_SINUSOIDS, H)
         self.register_buffer("table", table, persistent=False)
         # A captured CUDA graph reads the table that existed when it was captured, but holds no reference to it. So
         # tables that have been replaced must not be freed.
@@ -101,7 +102,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, width: int, max_positions: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(max_positions, width))
+        self.table = nn.Parameter(torch.empty(max_positions, width))  # (max_positions, H)
         # Random vectors as large as sinusoids would dominate the sum with the word embeddings.
         nn.init.normal_(self.table, std=0.1)
 
@@ -136,21 +137,22 @@ class RelativePositions(nn.Module):
     def __init__(self, heads: int, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.max_distance = max_distance
-        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        self.weight = nn.Parameter(torch.empty(buckets, heads))  # (buckets, A)
         per_direction = buckets // 2 if bidirectional else buckets
         exact = per_direction // 2  # number of buckets with a single distance
 
         distances = torch.arange(max_distance + 1)  # (max_distance + 1,)
-        clamped = distances.float().clamp(min=1)  # the logarithm of 0 is not defined
-        growth = torch.log(clamped / exact) / math.log(max_distance / exact)
-        shared = exact + (growth * (per_direction - exact)).long()
-        shared = shared.clamp(max=per_direction - 1)
+        # The logarithm of 0 is not defined.
+        clamped = distances.float().clamp(min=1)  # (max_distance + 1,)
+        growth = torch.log(clamped / exact) / math.log(max_distance / exact)  # (max_distance + 1,)
+        shared = exact + (growth * (per_direction - exact)).long()  # (max_distance + 1,)
+        shared = shared.clamp(max=per_direction - 1)  # (max_distance + 1,)
         # Buckets of the distances 0, -1, -2, ...
         before = torch.where(distances < exact, distances, shared)  # (max_distance + 1,)
         if bidirectional:
             after = before[1:] + per_direction  # (max_distance,): distances 1, 2, 3, ...
         else:
-            after = torch.zeros(max_distance, dtype=torch.long)
+            after = torch.zeros(max_distance, dtype=torch.long)  # (max_distance,)
         self.register_buffer("buckets", torch.cat([before.flip(0), after]), persistent=False)
 
     def forward(self, distances: Tensor) -> Tensor:
@@ -181,9 +183,9 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     if mask is None:
         return energies.softmax(-1)
     if mask.dtype == torch.bool:
-        energies = energies.masked_fill(~mask, -math.inf)
+        energies = energies.masked_fill(~mask, -math.inf)  # (B, A, Q, S)
     else:
-        energies = energies + mask.to(energies.dtype)
+        energies = energies + mask.to(energies.dtype)  # (B, A, Q, S)
     return energies.softmax(-1)
 
 
@@ -234,7 +236,7 @@ def attend(
             query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal
         )
     if causal:
-        mask = _causal_mask(query)
+        mask = _causal_mask(query)  # (Q, Q)
     weights = dropout(attention_weights(query, keys, mask), rate, training=True)  # (B, A, Q, S)
     context: Tensor = weights @ values  # (B, A, Q, D)
     return context
@@ -243,7 +245,7 @@ def attend(
 def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
     """Initializes a linear layer as in Glorot and Bengio 2010, with zero bias, and returns it.
 
-    The weight consists of `parts` matrices of equal size. The range of the initial values is that of a single matrix.
+    The weight consists of `parts` matrices of equal size. Initial values have the range of a single matrix.
     """
     fan_in = linear.weight.shape[1]
     fan_out = linear.weight.shape[0] // parts
@@ -307,7 +309,7 @@ def normalization(config: LayerConfig) -> nn.Module:
 
 
 class _MultiHeadAttention(nn.Module):
-    """Common parts of self-attention and cross-attention: sizes, the dropout rate, and building linear layers."""
+    """Shared by self- and cross-attention: sizes, dropout rate, construction of linear layers."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -376,7 +378,7 @@ class SelfAttention(_MultiHeadAttention):
         packed = self._project(states).to(states.dtype)  # (B, Q, 3, A, D)
         query, keys, _ = packed.transpose(1, 3).unbind(2)  # (B, A, Q, D) each
         if causal:
-            mask = _causal_mask(query)
+            mask = _causal_mask(query)  # (Q, Q)
         return attention_weights(self._scaled(query), keys, mask)
 
     def step(
@@ -396,7 +398,7 @@ class SelfAttention(_MultiHeadAttention):
             bias = cache.bias()
         if bias is not None:
             # In an ensemble, the bias of the cache may have been created by a model of a different precision.
-            bias = bias.to(query.dtype)
+            bias = bias.to(query.dtype)  # (B, 1 or A, K, P * K)
         context = attend(
             self._scaled(query),
             keys.transpose(1, 2),  # (B, A, P * K, D)
@@ -481,15 +483,15 @@ class FeedForward(nn.Module):
         inner = self.inner(states)  # (..., F)
         if self.activation == "relu":
             # In place to save memory, since nothing else reads the input of the ReLU.
-            inner = F.relu(inner, inplace=True)
+            inner = F.relu(inner, inplace=True)  # (..., F)
         elif self.activation == "silu":
-            inner = F.silu(inner)
+            inner = F.silu(inner)  # (..., F)
         elif self.activation == "gelu_tanh":
-            inner = F.gelu(inner, approximate="tanh")
+            inner = F.gelu(inner, approximate="tanh")  # (..., F)
         else:
-            inner = F.gelu(inner)
+            inner = F.gelu(inner)  # (..., F)
         if self.gate is not None:
-            inner = inner * self.gate(states)
+            inner = inner * self.gate(states)  # (..., F)
         out: Tensor = self.out(self.dropout(inner))  # (..., H)
         return out
 
@@ -509,13 +511,13 @@ class Residual(nn.Module):
 
     def before(self, states: Tensor) -> Tensor:
         """Returns the input of the sub-layer, `(..., H)`."""
-        normed: Tensor = self.norm(states) if self.pre else states
+        normed: Tensor = self.norm(states) if self.pre else states  # (..., H)
         return normed
 
     def after(self, states: Tensor, result: Tensor) -> Tensor:
         """Adds the sub-layer's result to `states`, from which its input was computed: `(..., H)`."""
-        states = states + self.dropout(result)
-        normed: Tensor = states if self.pre else self.norm(states)
+        states = states + self.dropout(result)  # (..., H)
+        normed: Tensor = states if self.pre else self.norm(states)  # (..., H)
         return normed
 
 
@@ -545,13 +547,13 @@ class EncoderLayer(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """Maps `(B, S, H)` to `(B, S, H)`. `mask` `(B, 1, 1, S)` is True at real tokens; see `attend`."""
         residual = self.around_self_attention
-        normed = residual.before(states)
-        result = self.self_attention(normed, mask)
-        states = residual.after(states, result)
+        normed = residual.before(states)  # (B, S, H)
+        result = self.self_attention(normed, mask)  # (B, S, H)
+        states = residual.after(states, result)  # (B, S, H)
 
         residual = self.around_feed_forward
-        normed = residual.before(states)
-        result = self.feed_forward(normed)
+        normed = residual.before(states)  # (B, S, H)
+        result = self.feed_forward(normed)  # (B, S, H)
         return residual.after(states, result)
 
 
@@ -593,24 +595,26 @@ class DecoderLayer(nn.Module):
         Returns states of the same shape, and the cross-attention weights or None.
         """
         residual = self.around_self_attention
-        normed = residual.before(states)
+        normed = residual.before(states)  # (B, T or K, H)
         if cache is None:
             result = self.self_attention(normed, bias, causal=bias is None)  # (B, T, H)
         else:
             kv_cache, layer = cache
             result = self.self_attention.step(normed, kv_cache, layer=layer, bias=bias)  # (B, K, H)
-        states = residual.after(states, result)
+        states = residual.after(states, result)  # (B, T or K, H)
 
         weights = None
         if self.reads_memory:
             assert memory is not None, "this layer attends to a memory"
             keys, values, mask = memory
             residual = self.around_cross_attention
-            normed = residual.before(states)
-            result, weights = self.cross_attention(normed, keys, values, mask=mask, shown=shown)
-            states = residual.after(states, result)
+            normed = residual.before(states)  # (B, T or K, H)
+            result, weights = self.cross_attention(
+                normed, keys, values, mask=mask, shown=shown
+            )  # (B, T or K, H), (B, a, T or K, S) or None
+            states = residual.after(states, result)  # (B, T or K, H)
 
         residual = self.around_feed_forward
-        normed = residual.before(states)
-        result = self.feed_forward(normed)
+        normed = residual.before(states)  # (B, T or K, H)
+        result = self.feed_forward(normed)  # (B, T or K, H)
         return residual.after(states, result), weights

@@ -59,30 +59,30 @@ def _energies(
 ):
     # A program computes the energies of ROWS source positions of a sentence for all queries of the sentence.
     sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
-    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)  # (ROWS,)
+    columns = tl.arange(0, COLUMNS)  # (COLUMNS,)
     is_row = rows < length
     is_column = columns < size
     key_places = keys + sentence * keys_sentence + rows[:, None] * keys_row + columns[None, :]
     doubled_keys = tl.load(key_places, mask=is_row[:, None] & is_column[None, :], other=0.0).to(
         tl.float32
-    )
-    v = tl.load(energy + columns, mask=is_column, other=0.0).to(tl.float32)
+    )  # (ROWS, COLUMNS)
+    v = tl.load(energy + columns, mask=is_column, other=0.0).to(tl.float32)  # (COLUMNS,)
     if COVERED:
         doubled_weight = 2.0 * tl.load(coverage_weight + columns, mask=is_column, other=0.0).to(
             tl.float32
-        )
+        )  # (COLUMNS,)
     for number in range(n_queries):
         query_places = queries + sentence * queries_sentence + number * queries_row + columns
         doubled = (
             doubled_keys
             + 2.0 * tl.load(query_places, mask=is_column, other=0.0).to(tl.float32)[None, :]
-        )
+        )  # (ROWS, COLUMNS)
         if COVERED:
             coverage_places = coverage + sentence * coverage_sentence + number * coverage_row + rows
-            covered = tl.load(coverage_places, mask=is_row, other=0.0).to(tl.float32)
+            covered = tl.load(coverage_places, mask=is_row, other=0.0).to(tl.float32)  # (ROWS,)
             doubled += covered[:, None] * doubled_weight[None, :]
-        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0  # tanh of half of `doubled`
+        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0  # (ROWS, COLUMNS), tanh of half of `doubled`
         result_places = result + (sentence * n_queries + number) * length + rows
         tl.store(result_places, tl.sum(v[None, :] * tanh, axis=1), mask=is_row)
 
@@ -107,13 +107,13 @@ def launch_energies(
     result = torch.empty(sentences, n_queries, length, device=keys.device)  # (B, Q, S)
     is_covered = coverage is not None
     if coverage is None:
-        coverage = result  # any tensor: it is not read
+        coverage = result  # placeholder; never read
         coverage_strides: tuple[int, ...] = (0, 0)
     else:
         coverage = _dense_rows(coverage)  # (B, Q, S)
         coverage_strides = coverage.stride()[:2]
     if coverage_weight is None:
-        coverage_weight = energy  # any tensor: it is not read
+        coverage_weight = energy  # placeholder; never read
     with torch.cuda.device(keys.get_device()):
         _energies[(sentences, triton.cdiv(length, rows))](
             queries,
@@ -155,16 +155,16 @@ def _softmax(
     # A program computes one row, which contains the weights of one query.
     sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     row = tl.program_id(1)
-    columns = tl.arange(0, COLUMNS)
+    columns = tl.arange(0, COLUMNS)  # (COLUMNS,)
     is_column = columns < length
     mask_places = mask + sentence * mask_sentence + row * mask_row + columns * mask_column
-    is_real = tl.load(mask_places, mask=is_column, other=0) != 0
+    is_real = tl.load(mask_places, mask=is_column, other=0) != 0  # (COLUMNS,)
     energy_places = energies + sentence * energies_sentence + row * energies_row + columns
-    energy = tl.load(energy_places, mask=is_real, other=LOWEST).to(tl.float32)
-    powers = tl.where(is_real, tl.exp(energy - tl.max(energy, axis=0)), 0.0)
+    energy = tl.load(energy_places, mask=is_real, other=LOWEST).to(tl.float32)  # (COLUMNS,)
+    powers = tl.where(is_real, tl.exp(energy - tl.max(energy, axis=0)), 0.0)  # (COLUMNS,)
     total = tl.sum(powers, axis=0)
     divisor = tl.where(total == 0.0, 1.0, total)  # a row without a real position gets zeros
-    weights = tl.where(is_real, powers / divisor, 0.0)
+    weights = tl.where(is_real, powers / divisor, 0.0)  # (COLUMNS,)
     tl.store(result + (sentence * n_rows + row) * length + columns, weights, mask=is_column)
 
 
@@ -209,20 +209,22 @@ def _maxima(
     # A program reads one row, in steps of BLOCKS blocks of columns. In each step, each of the BLOCKS lanes reads one
     # block.
     row = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
-    lanes = tl.arange(0, BLOCKS)
-    within = tl.arange(0, BLOCK)
+    lanes = tl.arange(0, BLOCKS)  # (BLOCKS,)
+    within = tl.arange(0, BLOCK)  # (BLOCK,)
     # Each lane has its own running sum of exp(logit - highest), so that the lanes are combined only once, after the
     # last column. `highest` is kept finite, because the difference of two infinities would be NaN.
-    highest = tl.full((BLOCKS,), -LARGEST, tl.float32)
-    total = tl.zeros((BLOCKS,), tl.float32)
+    highest = tl.full((BLOCKS,), -LARGEST, tl.float32)  # (BLOCKS,)
+    total = tl.zeros((BLOCKS,), tl.float32)  # (BLOCKS,)
     for first in range(0, n_blocks, BLOCKS):
-        blocks = first + lanes
-        columns = blocks[:, None] * BLOCK + within[None, :]
+        blocks = first + lanes  # (BLOCKS,)
+        columns = blocks[:, None] * BLOCK + within[None, :]  # (BLOCKS, BLOCK)
         places = logits + row * logits_row + columns
-        tile = tl.load(places, mask=columns < n_columns, other=float("-inf")).to(tl.float32)
-        top = tl.max(tile, axis=1)
+        tile = tl.load(places, mask=columns < n_columns, other=float("-inf")).to(
+            tl.float32
+        )  # (BLOCKS, BLOCK)
+        top = tl.max(tile, axis=1)  # (BLOCKS,)
         tl.store(tops + row * n_blocks + blocks, top, mask=blocks < n_blocks)
-        higher = tl.minimum(tl.maximum(highest, top), LARGEST)
+        higher = tl.minimum(tl.maximum(highest, top), LARGEST)  # (BLOCKS,)
         # Rescale the sum so far to the lane's new highest logit.
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(tile - higher[:, None]), axis=1)
         highest = higher

@@ -26,7 +26,7 @@ class TrainingConfig(OptimizerConfig):
     Some losses, such as those for pretraining, replace the likelihood."""
     freeze: list[str] = Field(default_factory=list)
     """Names of the weights that are not trained. The name of a part of the model, such as encoder, src_embedding or
-    decoder.0, stands for all weights of that part."""
+    decoder.0, selects all weights of that part."""
     unfreeze_every: int | None = Field(default=None, ge=1)
     """Number of updates between two steps of gradual unfreezing (Howard and Ruder 2018, section 3.3). Training starts
     with the top layers of the encoder and the decoder, and with all weights outside layers except embeddings; each step
@@ -69,7 +69,7 @@ class TrainingConfig(OptimizerConfig):
     end."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay of an exponential moving average of the weights. If set, validation and the saved checkpoints use the
-    average in place of the weights."""
+    average instead of the raw weights."""
     precision: Literal["fp32", "bf16", "auto"] = "auto"
     """Precision of training. bf16 computes matrix products in bfloat16 (autocast) and stores weights in fp32. auto
     selects the fastest precision, matmul_precision and threads on this machine, measured once in a few updates of this

@@ -10,6 +10,10 @@ Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interr
 """The reason why training stopped: the setting whose limit was reached, or an interruption by the user."""
 
 
+LOG_KEYS = {"oom_splits": "halved"}
+"""Keys in logs of the fields of `Step` whose key differs from the field name, as in logs of earlier versions."""
+
+
 @dataclass(frozen=True)
 class Resumed:
     """Training continues from the state saved after an update."""
@@ -23,7 +27,7 @@ class Resumed:
 class Step:
     """Report on the updates since the last `Step`. Skipped updates are not included in the losses.
 
-    The field names are keys in logs, so they must not change.
+    The field names are keys in logs, so they must not change; see also `LOG_KEYS`.
     """
 
     update: int
@@ -45,19 +49,20 @@ class Step:
     seconds: float
     skipped: int = 0
     """Number of updates that were skipped because the loss or its gradient was not finite."""
-    halved: int = 0
+    oom_splits: int = 0
     """Number of updates that were repeated with halved batches because a process ran out of memory; the maximum over
     all processes."""
 
     def figures(self) -> dict[str, float]:
-        """Returns all values except the update's number, by their names in the log: field names and metric names."""
+        """Returns all values except the update's number, by their keys in the log."""
         figures: dict[str, float] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if field.name == "terms":
                 figures |= value
             else:
-                figures[field.name] = value
+                key = LOG_KEYS.get(field.name, field.name)
+                figures[key] = value
         return figures
 
 

@@ -104,7 +104,10 @@ class UpdateGradients:
             self.clear()
             if current_batches is batches:
                 self.oom_splits += 1
-            current_batches = [half for batch in current_batches for half in batch.halves()]
+            halves: list[Batch] = []
+            for batch in current_batches:
+                halves += batch.halves()
+            current_batches = halves
 
     def accumulator(self, counts: Mapping[str, int]) -> GradientAccumulator:
         """Returns an accumulator for an update with these normalizers."""
@@ -133,7 +136,7 @@ class UpdateGradients:
             around_last = reducer.last_backward()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             sums_by_name = update.backward(batch, around_last=around_last)
-        sums = [sums_by_name[name].view(1) for name in self.normalizers]
+        sums = [sums_by_name[name].view(1) for name in self.normalizers]  # (1,) each
         return torch.cat(sums)
 
     def clear(self) -> None:

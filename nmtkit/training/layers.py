@@ -59,7 +59,7 @@ class _TrainingForward:
         forward = self.wrapped if is_training else self.plain
         if cache is None and shown is None and bias is None:
             return forward(states, memory)
-        return forward(states, memory, cache, shown, bias)
+        return forward(states, memory, cache=cache, shown=shown, bias=bias)
 
 
 def _require_compiler(device: torch.device) -> None:

@@ -20,8 +20,7 @@ class LocalBatches(Protocol):
     """Endless stream of this process's batches, which can be moved back to an earlier position."""
 
     @property
-    def epoch(self) -> int:
-        """Number of complete epochs."""
+    def epoch(self) -> int: ...
 
     def __next__(self) -> Batch | None:
         """Returns the next batch, with targets, on the CPU; None if the update has no batch left for this process."""

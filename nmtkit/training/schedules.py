@@ -150,11 +150,15 @@ class CosineDecay(DecayToZero):
 
 
 class Plateau(_WarmUp):
-    """Halves the rate each time the validation score stops improving."""
+    """Halves the rate each time the validation score stops improving, as in Denkowski and Neubig 2017.
+
+    `plateau` in Joey NMT (Kreutzer et al. 2019) is similar.
+    """
 
     kind: Literal["plateau"] = "plateau"
     patience: int = Field(default=1, ge=1)
-    """Number of consecutive validations without a new best score after which the rate is halved."""
+    """Number of consecutive validations without a new best score after which the rate is halved; the `patience` of Joey
+    NMT (Kreutzer et al. 2019) is one less."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Returns lr * min(1, update / warmup) * 0.5^drops."""

@@ -47,7 +47,8 @@ class Shards:
 
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
             raise TrainingError(
-                f"training.shard requires torch 2.13 or later, but the installed version is {torch.__version__}"
+                "training.shard requires torch 2.13 or later, but the installed version is "
+                f"{torch.__version__}; upgrade torch, or remove training.shard"
             )
         if any(not weight.requires_grad or not weight.ndim for weight in model.parameters()):
             raise TrainingError(

@@ -120,7 +120,10 @@ class Trainer:
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
         self.gradients = UpdateGradients(
-            model, self.objectives, list(self.parameters.values()), device
+            model=model,
+            objectives=self.objectives,
+            parameters=list(self.parameters.values()),
+            device=device,
         )
         self.gradients.shards = self.shards
         self.gradients.in_bf16 = config.precision == "bf16"
@@ -239,9 +242,9 @@ class Trainer:
         epoch = self.stream.epoch
         per_update = config.accumulate * self.world_size_at_start
         per_process = -(-per_update // processes.size())  # rounded up
-        drawn = [next(self.stream) for _ in range(per_process)]
+        local_batches = [next(self.stream) for _ in range(per_process)]
         # some processes may have one batch fewer
-        batches = [batch for batch in drawn if batch is not None]
+        batches = [batch for batch in local_batches if batch is not None]
         counts = self.gradients.count(batches)
         self.lr = config.schedule.rate(config.lr, self._progress(epoch))
         self.peak_lr = max(self.peak_lr, self.lr)
@@ -329,7 +332,7 @@ class Trainer:
             grad_norm=self._grad_norm,
             seconds=self.seconds,
             skipped=len(self.unreported) - len(finite_updates),
-            halved=int(oom_splits),
+            oom_splits=int(oom_splits),
         )
         self.unreported = []
         self._update_seconds = 0.0

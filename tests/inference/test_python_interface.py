@@ -46,7 +46,7 @@ def test_search_settings_are_arguments_of_load(trained: Path) -> None:
 
 def test_repr_says_what_it_is() -> None:
     translator = untrained("rnnsearch", WORDS, beam_size=4)
-    assert repr(translator) == "<Translator rnnsearch, on cpu, beam_size 4>"
+    assert repr(translator) == "<Translator rnnsearch, on cpu, engine nmtkit, beam_size 4>"
     assert repr(translator.with_terms({"dog": "house"})).endswith("beam_size 4, 1 terms>")
     several = untrained("rnnsearch", WORDS, samples=5)
     assert "samples 5" in repr(several)

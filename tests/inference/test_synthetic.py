@@ -68,7 +68,7 @@ def test_a_stopped_one_goes_on_to_the_same_files(search: dict[str, object], tmp_
     translator = untrained("transformer", WORDS, 2.0, **search)
     whole = written(tmp_path / "whole", translator)
     assert whole.over
-    assert whole.read == len(TEXT) > whole.kept == len(texts(tmp_path / "whole")[0]) > 0
+    assert whole.read == len(TEXT) > whole.written == len(texts(tmp_path / "whole")[0]) > 0
     text = iter(TEXT)
     assert all(target in text for target in texts(tmp_path / "whole")[1]), (
         "the text itself, in its order"

@@ -19,7 +19,7 @@ def run_on_words(shapes: list[tuple[int, ...]]) -> list[Tensor]:
         states = words[:, :, None] * torch.tensor([1.0, 2.0]) * masks[:, 0, 0, :, None]
         return [states, states[:, None].expand(-1, 3, -1, -1)]
 
-    return list(run_by_length(read, LENGTHS, words, masks))
+    return list(run_by_length(read, LENGTHS, [words, masks]))
 
 
 @torch.no_grad()
@@ -38,5 +38,5 @@ def test_parts_hold_little_padding_and_the_same_states() -> None:
 @torch.no_grad()
 def test_a_part_that_is_all_is_not_copied() -> None:
     words = torch.ones(2, 3)
-    (states,) = run_by_length(lambda one: [one[:, :, None]], torch.tensor([3, 3]), words)
+    (states,) = run_by_length(lambda one: [one[:, :, None]], torch.tensor([3, 3]), [words])
     assert states.data_ptr() == words.data_ptr()

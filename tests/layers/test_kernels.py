@@ -58,10 +58,16 @@ def test_a_device_without_triton_gives_the_shapes_and_types_of_the_programs(
     queries, keys, energy = (torch.ones(shape).half() for shape in ((2, 3, 8), (2, 5, 8), (8,)))
     energies = kernels._cuda_energies(queries, keys, energy, torch.ones(2, 3, 5), energy)
     weights = kernels._on_cuda(
-        "launch_softmax", kernels._plain_softmax, 5, energies, torch.ones(2, 1, 5).bool()
+        "launch_softmax",
+        kernels._plain_softmax,
+        arguments=(energies, torch.ones(2, 1, 5).bool()),
+        longest=5,
     )
     sums, tops = kernels._on_cuda(
-        "launch_maxima", kernels._plain_maxima, 64, torch.ones(6, 130).half(), 64
+        "launch_maxima",
+        kernels._plain_maxima,
+        arguments=(torch.ones(6, 130).half(), 64),
+        longest=64,
     )
     kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in (energies, weights, sums, tops)]
     wide = torch.float32
@@ -83,7 +89,9 @@ def test_triton_that_fails_is_said_once_and_the_plain_form_computes(
     try:
         with pytest.warns(RuntimeWarning, match="no C compiler here") as warned:
             results = [
-                kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, logits, 64)
+                kernels._on_cuda(
+                    "launch_maxima", kernels._plain_maxima, arguments=(logits, 64), longest=64
+                )
                 for _ in range(2)
             ]
         assert len(warned) == 1

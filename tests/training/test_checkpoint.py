@@ -198,11 +198,11 @@ def test_the_best_and_the_newest_stay(
         checkpoints.keep(
             {"a": torch.tensor([float(update)])}, update, float(value), settings(**given)
         )
-        is_kept = update in [entry.update for entry in checkpoints.kept()]
+        is_kept = update in [entry.update for entry in checkpoints.entries()]
         assert checkpoints.weights_path(update).exists() == is_kept
     files = [checkpoints.weights_path(update) for update in kept]
     assert sorted(tmp_path.glob("weights-*")) == files
-    assert checkpoints.kept() == [KeptCheckpoint(update, values[update]) for update in kept]
+    assert checkpoints.entries() == [KeptCheckpoint(update, values[update]) for update in kept]
     assert checkpoints.recent() == files[::-1]
     assert checkpoints.best()[0] == checkpoints.weights_path(best)
     assert read_weights(checkpoints.best()[0])["a"].tolist() == [best]
@@ -244,10 +244,10 @@ def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_
     checkpoints, weights = CheckpointManager(tmp_path), {"a": torch.zeros(1)}
     for update, value in [(1, 1.0), (2, 9.0), (3, 8.0), (2, 2.0)]:
         checkpoints.keep(weights, update, value, settings(keep_best=3))
-    assert checkpoints.kept() == [KeptCheckpoint(1, 1.0), KeptCheckpoint(2, 2.0)]
+    assert checkpoints.entries() == [KeptCheckpoint(1, 1.0), KeptCheckpoint(2, 2.0)]
     assert [path.name for path in tmp_path.glob("*3.safetensors")] == []
     checkpoints.keep(weights, 4, 2.0, settings(best_metric="loss"))
-    assert checkpoints.kept() == [KeptCheckpoint(4, 2.0)]
+    assert checkpoints.entries() == [KeptCheckpoint(4, 2.0)]
 
 
 def test_a_lost_list_is_made_anew(tmp_path: Path) -> None:
@@ -255,14 +255,14 @@ def test_a_lost_list_is_made_anew(tmp_path: Path) -> None:
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
         checkpoints.keep({"a": torch.ones(3)}, update, value, settings(keep_best=9))
     (tmp_path / "kept.json").unlink()
-    assert checkpoints.kept() == [
+    assert checkpoints.entries() == [
         KeptCheckpoint(1, 3.0),
         KeptCheckpoint(2, 5.0),
         KeptCheckpoint(3, 1.0),
     ]
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
     checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, settings(keep_best=9))
-    assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]
+    assert [entry.update for entry in checkpoints.entries()] == [1, 2, 3, 4]
 
 
 # -- writing --------------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_an_odd_list_is_refused(
             "no checksum": {"kept": content["kept"]},
         }
         listed.write_text(json.dumps(changed[text]) if text in changed else text)
-    for use in (checkpoints.best, checkpoints.kept, checkpoints.recent):
+    for use in (checkpoints.best, checkpoints.entries, checkpoints.recent):
         with pytest.raises(CheckpointError, match=r"kept\.json: cannot be read .*delete it"):
             use()
 

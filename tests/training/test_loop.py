@@ -709,7 +709,9 @@ def test_resumed_training_is_the_same_bit_for_bit(
         name.startswith("optimizer/") for name in CheckpointManager(tmp_path / "a").load_last()[0]
     )
     assert has_state == (given["optimizer"] != "sgd")
-    assert CheckpointManager(tmp_path / "a").kept() == CheckpointManager(tmp_path / "b").kept()
+    assert (
+        CheckpointManager(tmp_path / "a").entries() == CheckpointManager(tmp_path / "b").entries()
+    )
 
     def numbers(parts: list[Event]) -> list[tuple[Any, ...]]:
         return [
@@ -735,7 +737,9 @@ def test_a_killed_training_resumes_from_its_last_save(
     assert CheckpointManager(tmp_path / "b").load_last()[1]["update"] == saved
     resumed, _ = run(tmp_path / "b", config, tiny_model(99, 0.3), resume=True)
     assert same_weights(straight, resumed)
-    assert CheckpointManager(tmp_path / "b").kept() == CheckpointManager(tmp_path / "a").kept()
+    assert (
+        CheckpointManager(tmp_path / "b").entries() == CheckpointManager(tmp_path / "a").entries()
+    )
 
 
 def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(

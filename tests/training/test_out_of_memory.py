@@ -71,8 +71,8 @@ def test_weights_are_those_of_an_undisturbed_training(
     assert [step.loss for step in steps(events)] == pytest.approx(
         [step.loss for step in steps(undisturbed)]
     )
-    assert 0 < sum(step.halved for step in steps(events)) <= UPDATES
-    assert not any(step.halved for step in steps(undisturbed))
+    assert 0 < sum(step.oom_splits for step in steps(events)) <= UPDATES
+    assert not any(step.oom_splits for step in steps(undisturbed))
 
 
 def test_what_another_process_has_no_memory_for_is_told_too(
@@ -82,7 +82,7 @@ def test_what_another_process_has_no_memory_for_is_told_too(
     monkeypatch.setattr(
         processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)]
     )
-    assert {step.halved for step in steps(trained(tmp_path)[1])} == {2}
+    assert {step.oom_splits for step in steps(trained(tmp_path)[1])} == {2}
 
 
 def test_all_gradients_of_the_update_are_made_anew(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) ->
     network = TransformerConfig(
         hidden_size=64, feed_forward_size=256, heads=4, encoder_layers=2, decoder_layers=2
     )
-    found, halved, peak = [], [], 0
+    found, oom_splits, peak = [], [], 0
     for limited in (False, True):
         torch.manual_seed(1)
         model = Transformer(network.changed({"dropout": 0.0}), sizes).to(place)
@@ -140,9 +140,9 @@ def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) ->
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, place)
         peak = torch.cuda.max_memory_allocated(place)
-        halved.append(sum(step.halved for step in steps(events)))
+        oom_splits.append(sum(step.oom_splits for step in steps(events)))
         found.append([parameter.detach().cpu() for parameter in model.parameters()])
         del model
-    assert halved[0] == 0 < halved[1]
+    assert oom_splits[0] == 0 < oom_splits[1]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -35,8 +35,7 @@ class RetentionConfig(Protocol):
     keep_best: int
 
     @property
-    def higher_is_better(self) -> bool:
-        """Whether higher values of the metric are better."""
+    def higher_is_better(self) -> bool: ...
 
     @property
     def recent_to_keep(self) -> int:
@@ -71,13 +70,20 @@ class _Index:
 
     metric: str | None = None
     higher_is_better: bool = True
-    kept: list[KeptCheckpoint] = field(default_factory=list)
+    checkpoints: list[KeptCheckpoint] = field(default_factory=list)
     """The kept checkpoints, oldest first."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "_Index":
-        kept = [KeptCheckpoint(**entry) for entry in content["kept"]]
-        return cls(content["metric"], content["higher_is_better"], kept)
+        checkpoints = [KeptCheckpoint(**entry) for entry in content["kept"]]
+        return cls(content["metric"], content["higher_is_better"], checkpoints)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "kept": [asdict(checkpoint) for checkpoint in self.checkpoints],
+        }
 
     def best_first(self) -> list[KeptCheckpoint]:
         sign = 1 if self.higher_is_better else -1
@@ -85,7 +91,7 @@ class _Index:
         def sort_key(entry: KeptCheckpoint) -> tuple[float, float, int]:
             return preference(sign * entry.value, entry.loss, entry.update)
 
-        return sorted(self.kept, key=sort_key, reverse=True)
+        return sorted(self.checkpoints, key=sort_key, reverse=True)
 
 
 class CheckpointManager:
@@ -110,7 +116,9 @@ class CheckpointManager:
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replaces the full state: tensors with the prefixes WEIGHTS, EMA and OPTIMIZER, and metadata as JSON."""
-        tensor_files.write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
+        tensor_files.write_tensors(
+            self.last, tensors, facts={**facts, "kind": "state"}, vocabulary=self.vocabulary
+        )
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Reads the tensors and metadata of the full state."""
@@ -145,9 +153,9 @@ class CheckpointManager:
         )
         return tensor_files.name_file_in_errors(self.last, remedy)
 
-    def kept(self) -> list[KeptCheckpoint]:
+    def entries(self) -> list[KeptCheckpoint]:
         """Returns the kept checkpoints, oldest first."""
-        return self._read_index().kept
+        return self._read_index().checkpoints
 
     def best(self) -> list[Path]:
         """Returns the kept weights files, best first; see `preference`."""
@@ -155,7 +163,7 @@ class CheckpointManager:
 
     def recent(self) -> list[Path]:
         """Returns the kept weights files, newest first."""
-        return [self.weights_path(entry.update) for entry in reversed(self.kept())]
+        return [self.weights_path(entry.update) for entry in reversed(self.entries())]
 
     def verify_kept(self) -> None:
         """Checks that all kept weights can be read; called before resuming a run that will choose among them."""
@@ -184,15 +192,15 @@ class CheckpointManager:
         entries: list[KeptCheckpoint] = []
         # Values of different metrics cannot be compared.
         if index.metric == config.best_metric and index.higher_is_better == config.higher_is_better:
-            entries = [entry for entry in index.kept if entry.update < update]
+            entries = [entry for entry in index.checkpoints if entry.update < update]
         entries.append(KeptCheckpoint(update, value, loss))
 
         candidates = _Index(config.best_metric, config.higher_is_better, entries)
         best = candidates.best_first()[: config.keep_best]
         newest = entries[-config.recent_to_keep :] if config.recent_to_keep else []
-        kept = [entry for entry in entries if entry in best or entry in newest]
-        index = replace(candidates, kept=kept)
-        kept_paths = [self.weights_path(entry.update) for entry in kept]
+        checkpoints = [entry for entry in entries if entry in best or entry in newest]
+        index = replace(candidates, checkpoints=checkpoints)
+        kept_paths = [self.weights_path(checkpoint.update) for checkpoint in checkpoints]
         path = self.weights_path(update)
         if path in kept_paths:
             facts = {
@@ -203,8 +211,8 @@ class CheckpointManager:
                 "value": value,
                 "loss": loss,
             }
-            tensor_files.write_tensors(path, weights, facts, self.vocabulary)
-        text = json.dumps(with_checksum(asdict(index)), indent=1)
+            tensor_files.write_tensors(path, weights, facts=facts, vocabulary=self.vocabulary)
+        text = json.dumps(with_checksum(index.to_json()), indent=1)
         tensor_files.write_file(
             self._index_path, lambda temporary: temporary.write_text(text, encoding="utf-8")
         )
@@ -248,5 +256,5 @@ class CheckpointManager:
             entry = KeptCheckpoint(
                 update=facts["update"], value=facts["value"], loss=facts.get("loss")
             )
-            index.kept.append(entry)
+            index.checkpoints.append(entry)
         return index

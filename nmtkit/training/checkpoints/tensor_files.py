@@ -103,7 +103,7 @@ def read_tensors(
 
 def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     def checksum(tensor: Tensor) -> str:
-        data = tensor.reshape(-1).view(torch.uint8).numpy()
+        data = tensor.reshape(-1).view(torch.uint8).numpy()  # (bytes,)
         kind = f"{tensor.dtype} {list(tensor.shape)}"
         return array_checksum(data, kind)
 
@@ -122,8 +122,8 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
     row_bytes = 4 * _COLUMNS
     n_rows = len(data) // row_bytes
     end = n_rows * row_bytes
-    rows = data[:end].view(np.uint32).reshape(n_rows, _COLUMNS)
-    rest = data[end:]
+    rows = data[:end].view(np.uint32).reshape(n_rows, _COLUMNS)  # (n_rows, 1021)
+    rest = data[end:]  # (n,), with n < row_bytes
     column_sums = np.add.reduce(rows, axis=0, dtype=np.uint32)  # (1021,), modulo 2^32
     content = kind.encode() + column_sums.tobytes() + rest.tobytes()
     return bytes_checksum(content)[:16]

@@ -46,7 +46,7 @@ def count_parameters(model: nn.Module) -> int:
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
     """Writes a weights file, with the vocabulary's checksum if it is known."""
-    write_tensors(path, weights, {"kind": "weights"}, vocabulary)
+    write_tensors(path, weights, facts={"kind": "weights"}, vocabulary=vocabulary)
 
 
 def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
@@ -199,7 +199,7 @@ def average_weights(
     means: dict[str, Tensor] = {}
     for name, tensor in first.items():
         if tensor.is_floating_point():
-            mean = totals[name] / len(paths)
+            mean = totals[name] / len(paths)  # in the shape of the weight
             means[name] = mean.to(tensor.dtype)
         else:
             means[name] = tensor

@@ -48,12 +48,13 @@ class GuidedAlignmentConfig(Settings):
     source: AlignmentSource = "file"
     """Source of the alignments. file: data.train.alignment. model: the attention itself; each target token is aligned
     to the source token with the largest mean weight over the layer's heads, and the head selected by
-    model.alignment_heads is trained on these alignments."""
+    model.alignment_heads is trained on these alignments (Garg et al. 2019)."""
     weight: float = Field(default=0.05, gt=0)
     """Weight of the alignment loss relative to the likelihood. The alignment loss is averaged over linked target
     tokens, the likelihood over all target tokens."""
     loss: AlignmentLoss = "cross_entropy"
-    """Loss between attention and links: cross_entropy, or squared_error, which is milder."""
+    """Loss between attention and links: cross_entropy, or squared_error, which is milder; Chen et al. 2016
+    compare both."""
 
 
 def linked_positions(batch: Batch, source: AlignmentSource) -> Tensor:
@@ -131,8 +132,9 @@ class GuidedAlignment(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """Returns the loss without its weight."""
-        assert inputs.output.attention is not None
-        loss = alignment_loss(inputs.output.attention, self.links(inputs), self.settings.loss)
+        attention = inputs.output.attention  # (B, T, S)
+        assert attention is not None
+        loss = alignment_loss(attention, self.links(inputs), self.settings.loss)  # ()
         return {"alignment_loss": loss}
 
 
@@ -184,7 +186,7 @@ class CoverageLoss(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """Returns the loss without its weight."""
         assert inputs.output.attention is not None
-        loss = coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)
+        loss = coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)  # ()
         return {"coverage_loss": loss}
 
 
@@ -208,7 +210,7 @@ class ExpertBalance(Objective):
         use = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (rows, n)
         variance = use.var(-1, correction=0)  # (rows,)
         mean = use.mean(-1)  # (rows,)
-        loss = (variance / mean.square()).sum()
+        loss = (variance / mean.square()).sum()  # ()
         return {"expert_balance_loss": loss * inputs.batch.n_tokens}
 
 
@@ -235,7 +237,7 @@ class DoublyStochasticLoss(Objective):
         if inputs.batch.reads_text and not has_source_end(inputs.model):
             lengths = (lengths - 1).clamp(min=1)
         is_real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)  # (B, S)
-        loss = (missing.square() * is_real.to(missing.device)).sum()
+        loss = (missing.square() * is_real.to(missing.device)).sum()  # ()
         return {"doubly_stochastic_loss": loss}
 
 
@@ -291,10 +293,10 @@ class HardAttention(Objective):
         advantages = -inputs.nll.detach() - baseline  # (M,)
         # The difference is 0, but has the gradient of the log-probabilities.
         zeros = path_log_probs - path_log_probs.detach()  # (M,)
-        reward = (advantages * zeros).sum()
+        reward = (advantages * zeros).sum()  # ()
         log_weights = weights.clamp(min=_MIN_WEIGHT).log()  # (M, S)
-        entropy = -(weights * log_weights).sum()
-        loss = -self.settings.reward_weight * reward - _ENTROPY_WEIGHT * entropy
+        entropy = -(weights * log_weights).sum()  # ()
+        loss = -self.settings.reward_weight * reward - _ENTROPY_WEIGHT * entropy  # ()
         return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}
 
     def after_update(
@@ -304,6 +306,6 @@ class HardAttention(Objective):
         baseline = model.get_buffer(_BASELINE)  # ()
         log_likelihood = -sums["nll"].to(baseline)  # ()
         n_tokens = max(1, counts["tokens"])
-        moved = baseline.lerp(log_likelihood / n_tokens, 0.1)
-        moved = torch.where(moved.isfinite(), moved, baseline)
-        baseline.copy_(moved)
+        new_baseline = baseline.lerp(log_likelihood / n_tokens, 0.1)  # ()
+        new_baseline = torch.where(new_baseline.isfinite(), new_baseline, baseline)
+        baseline.copy_(new_baseline)

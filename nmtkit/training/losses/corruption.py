@@ -71,7 +71,7 @@ def length_mask(lengths: Tensor, width: int) -> Tensor:
 def pack(ids: Tensor) -> Inputs:
     """Removes negative ids from rows `(B, *)`, appends EOS, and returns the rows as inputs `(B, S)`."""
     with_eos = F.pad(ids, (0, 1), value=EOS)  # (B, *+1)
-    is_token = with_eos >= 0
+    is_token = with_eos >= 0  # (B, *+1)
     lengths = is_token.sum(1)  # (B,)
     mask = length_mask(lengths, int(lengths.max()))  # (B, S)
     packed = torch.full(mask.shape, PAD)  # (B, S)
@@ -112,7 +112,7 @@ class SpanCorruptionConfig(Settings):
     """Span corruption (Raffel et al. 2020, sections 3.1.4 and 3.3.4)."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of tokens that are hidden, in spans of three tokens on average."""
+    """Share of tokens that are hidden, in spans of three tokens on average (Raffel et al. 2020, section 3.3.3)."""
 
 
 def random_spans(
@@ -128,11 +128,11 @@ def random_spans(
     n_hidden = n_hidden.clamp(min=1)
     n_hidden = n_hidden.minimum(lengths - 1)  # at least one token stays visible
     n_hidden = n_hidden.clamp(min=0)  # an empty text has no tokens to hide
-    n_kept = lengths - n_hidden  # (B,)
+    n_visible = lengths - n_hidden  # (B,)
     n_spans = (n_hidden / mean_length).round().long()  # (B,)
     n_spans = n_spans.clamp(min=1)
     n_spans = n_spans.minimum(n_hidden)  # no hidden piece is empty
-    n_spans = n_spans.minimum(n_kept)  # no visible piece is empty
+    n_spans = n_spans.minimum(n_visible)  # no visible piece is empty
     n_cuts = (n_spans - 1).clamp(min=0)  # (B,)
 
     # The visible tokens come first, then the hidden ones, each kind cut into pieces. For example, with two pieces each:
@@ -141,12 +141,12 @@ def random_spans(
     # piece       0 0 1 1 1   0 1 1
     max_length = int(lengths.max())
     positions = torch.arange(max_length).expand(len(lengths), -1)  # (B, T)
-    is_hidden = positions >= n_kept[:, None]  # (B, T)
+    is_hidden = positions >= n_visible[:, None]  # (B, T)
     is_padding = positions >= lengths[:, None]  # (B, T)
     # The first token of each kind begins piece 0, so no cut is needed there.
-    can_cut_kept = (positions > 0) & ~is_hidden
-    can_cut_hidden = (positions > n_kept[:, None]) & ~is_padding
-    cuts = choose(can_cut_kept, n_cuts, generator)  # (B, T)
+    can_cut_visible = (positions > 0) & ~is_hidden  # (B, T)
+    can_cut_hidden = (positions > n_visible[:, None]) & ~is_padding  # (B, T)
+    cuts = choose(can_cut_visible, n_cuts, generator)  # (B, T)
     cuts |= choose(can_cut_hidden, n_cuts, generator)
     # `cumsum` does not restart at the first hidden token, so the cuts in the visible tokens are subtracted.
     piece = cuts.cumsum(1) - is_hidden * n_cuts[:, None]  # (B, T)
@@ -191,12 +191,12 @@ def hide_spans(
     marks = sentinels[span].masked_fill(~begins, -1)  # (B, T)
     is_visible = ~hidden & length_mask(lengths, ids.shape[1])  # (B, T)
     visible = ids.masked_fill(~is_visible, -1)  # (B, T)
-    read = torch.where(begins, marks, visible)  # (B, T)
+    input_ids = torch.where(begins, marks, visible)  # (B, T)
     # Each position writes a sentinel if a span begins there, followed by its token if it is hidden.
     hidden_ids = ids.masked_fill(~hidden, -1)  # (B, T)
-    written = torch.stack([marks, hidden_ids], 2).flatten(1)  # (B, 2T)
+    target_ids = torch.stack([marks, hidden_ids], 2).flatten(1)  # (B, 2T)
     last_marks = sentinels[n_spans][:, None]  # (B, 1), at the end of the text
-    return read, torch.cat([written, last_marks], 1)
+    return input_ids, torch.cat([target_ids, last_marks], 1)
 
 
 @OBJECTIVES.register("span_corruption")
@@ -224,20 +224,23 @@ class SpanCorruption(Pretraining):
             rate=self.settings.rate,
             mean_length=MEAN_SPAN_LENGTH,
             generator=generator,
-        )  # (B, T), or (B, T-1) without the column of the EOS
-        ids = ids[:, : hidden.shape[1]]
+        )  # (B, W), where W is T, or T-1 without the column of the EOS
+        ids = ids[:, : hidden.shape[1]]  # (B, W)
         special_tokens = tokenizers.config.special_tokens
         sentinels = [token for token in special_tokens if token.startswith(SENTINEL)]
-        sentinel_ids = torch.tensor(tokenizers.tgt.vocabulary.ids(sentinels))
-        read, written = hide_spans(ids=ids, lengths=lengths, hidden=hidden, sentinels=sentinel_ids)
-        return replace(batch, inputs=pack(read), targets=targets_of(written))
+        sentinel_ids = torch.tensor(tokenizers.tgt.vocabulary.ids(sentinels))  # (sentinels,)
+        input_ids, target_ids = hide_spans(
+            ids=ids, lengths=lengths, hidden=hidden, sentinels=sentinel_ids
+        )  # (B, W), (B, 2W+1)
+        return replace(batch, inputs=pack(input_ids), targets=targets_of(target_ids))
 
 
 class DenoisingConfig(Settings):
     """Denoising (Lewis et al. 2020, section 2.2)."""
 
     rate: float = Field(default=0.3, ge=0, lt=1)
-    """Share of tokens that are masked, in spans of three tokens on average; 0 masks none."""
+    """Share of tokens that are masked, in spans of three tokens on average; 0.3 in Lewis et al. 2020, and 0
+    masks none."""
 
 
 def permute_sentences(
@@ -329,7 +332,7 @@ class Denoising(Pretraining):
         mark_ids = tokenizers.tgt.vocabulary.ids(marks)
         ends = [EOS]  # separates the documents in a block
         ends += [mark_id for mark_id in mark_ids if mark_id != UNK]
-        ids = permute_sentences(ids, lengths, ends, generator)
+        ids = permute_sentences(ids, lengths, ends=ends, generator=generator)
 
         n_hidden = (lengths * self.settings.rate).round().long()  # (B,)
         corrupted = infill(

@@ -21,7 +21,8 @@ class MaskedWordsConfig(Settings):
     rate: float = Field(default=0.15, gt=0, lt=1)
     """Probability that a token is chosen; special tokens never are. Only chosen tokens are predicted."""
     mask: float = Field(default=0.8, ge=0, le=1)
-    """Share of chosen tokens that are replaced by <mask>; 1 in ELECTRA. Half of the others become random tokens."""
+    """Share of chosen tokens that are replaced by <mask> (1 in ELECTRA); of the rest, half become random tokens and
+    half stay unchanged."""
 
 
 @OBJECTIVES.register("masked_words")

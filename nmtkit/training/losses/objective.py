@@ -296,7 +296,7 @@ class GradientAccumulator:
             if objective.needs not in ("attention", "heads", "output"):
                 continue
             terms = objective.terms(inputs)
-            loss = terms[objective.loss_name] * self._scale(objective)
+            loss = terms[objective.loss_name] * self._scale(objective)  # ()
             losses.append(_Root(loss))
             sums = {name: term.detach() for name, term in terms.items()}
             _add(totals, sums, objective.weight)
@@ -360,7 +360,7 @@ class GradientAccumulator:
             part_sums: list[Tensor] = []
             for objective in objectives:
                 terms = objective.terms(part_inputs)
-                loss = terms[objective.loss_name] * self._scale(objective)
+                loss = terms[objective.loss_name] * self._scale(objective)  # ()
                 losses.append(_Root(loss))
                 for name in objective.normalizers:
                     part_sums.append(terms[name].detach())

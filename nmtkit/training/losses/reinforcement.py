@@ -111,7 +111,7 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     lengths = torch.zeros_like(tokens)  # (B, K)
     check_every = 1 if device.type == "cpu" else 8  # in steps; the check waits for the device
     for step in range(limit):
-        output, state = model.advance(tokens.flatten(), state, memory, cache)
+        output, state = model.advance(tokens.flatten(), state, memory, cache=cache)
         log_probs = model.predict(output, memory)  # (B*K, X)
         log_probs = log_probs.view(*tokens.shape, -1)  # (B, K, X)
         cache.next_step()
@@ -315,7 +315,7 @@ class _Rewarded(Objective):
         assert inputs.output.sentence is not None
         advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,)
         losses = inputs.nll * advantage  # (M,)
-        loss = losses.sum(dtype=at_least_float32(inputs.nll))
+        loss = losses.sum(dtype=at_least_float32(inputs.nll))  # ()
         return {LOSS: loss}
 
 

@@ -20,7 +20,8 @@ def require_same_weights(weights: Mapping[str, Tensor], update: int) -> None:
     # A checksum is the sum of a tensor's elements, with their bits read as integers.
     sums: list[Tensor] = []
     for weight in weights.values():
-        integers = weight.detach().view(_INTEGER_TYPES[weight.element_size()])
+        integer_type = _INTEGER_TYPES[weight.element_size()]
+        integers = weight.detach().view(integer_type)  # in the shape of the weight
         sums.append(integers.sum(dtype=torch.int64))
     checksums_by_rank = processes.all_gather_objects(torch.stack(sums).tolist())
     most_common, n_equal = Counter(map(tuple, checksums_by_rank)).most_common(1)[0]

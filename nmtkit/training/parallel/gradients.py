@@ -82,7 +82,7 @@ class GradientSum:
                 gradient = torch.zeros_like(parameter)
             gradients.append(gradient.flatten())
         # a single large gradient is not copied
-        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)  # (n,)
         with name_missing_process():
             message = dist.all_reduce(flat, async_op=True)
         self._sent.append((flat, message))

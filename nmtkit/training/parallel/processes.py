@@ -147,14 +147,14 @@ def all_reduce_sum(tensor: Tensor) -> None:
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
     """Returns the sum of each number over all processes, using a single message."""
-    totals = torch.tensor(numbers)
+    totals = torch.tensor(numbers)  # (n,)
     _all_reduce(totals, group=_groups.get("messages"))
     return totals.tolist()
 
 
 def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """Returns the maximum of each number over all processes, using a single message."""
-    maxima = torch.tensor(numbers, dtype=torch.float64)
+    maxima = torch.tensor(numbers, dtype=torch.float64)  # (n,)
     _all_reduce(maxima, op=dist.ReduceOp.MAX, group=_groups.get("messages"))
     return maxima.tolist()
 
@@ -182,21 +182,21 @@ def broadcast_object(value: T | None) -> T:
     return cast(T, all_gather_objects(value)[0])
 
 
-def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
+def run_on_rank_zero(function: Callable[[], None], folder: Path | None = None) -> None:
     """Calls `function` in process 0 while the others wait; see `events_of_rank_zero`."""
 
     def events() -> Iterator[None]:
         function()
         yield
 
-    for _ in events_of_rank_zero(events(), made):
+    for _ in events_of_rank_zero(events(), folder):
         continue
 
 
-def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterator[T]:
+def events_of_rank_zero(events: Iterable[T], folder: Path | None = None) -> Iterator[T]:
     """Yields `events` in process 0 while the others wait, for days if necessary.
 
-    If process 0 fails, all processes stop. `made` is a folder that process 0 creates and every process needs; an
+    If process 0 fails, all processes stop. `folder` is a folder that process 0 creates and every process needs; an
     NmtkitError is raised if a process does not see it.
     """
     fault: NmtkitError | None = None
@@ -213,8 +213,8 @@ def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterat
         raise fault
     if failed:
         raise NmtkitError("process 0 failed to start; see its error message")
-    if made is not None and size() > 1:
-        _require_shared_folder(made)
+    if folder is not None and size() > 1:
+        _require_shared_folder(folder)
 
 
 def _require_shared_folder(folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(
         ("fp16", "precision fp16 is not supported on this cpu device; use fp32"),
         (
             "int8",
-            "precision int8: nmtkit itself supports only fp32, fp16 and bf16; use CTranslate2 (`--engine auto`",
+            "precision int8: nmtkit's own engine supports only fp32, fp16 and bf16; use one of these",
         ),
     ],
 )
