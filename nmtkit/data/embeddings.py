@@ -28,15 +28,15 @@ class PretrainedEmbeddingsConfig(Settings):
     If `model.tie` shares a matrix, the vectors are used wherever the matrix is used: target vectors also in the output
     layer and, with `all`, the vectors of each side on both sides. If two files fill the same matrix, target vectors
     take precedence.
+
+    `training.freeze: [src_embedding]`, or tgt_embedding, keeps the vectors as they are. This also freezes the other
+    rows of the matrix, and the layers that share it.
     """
 
     src: str | None = None
     """Text file of word vectors for the source tokens (word2vec, GloVe or fastText), plain or compressed."""
     tgt: str | None = None
     """Text file of word vectors for the target tokens (word2vec, GloVe or fastText), plain or compressed."""
-    freeze: bool = False
-    """Do not train matrices that contain pretrained vectors. This also freezes their other rows and the layers that
-    share these matrices."""
 
     @model_validator(mode="after")
     def _require_file(self) -> "PretrainedEmbeddingsConfig":
@@ -143,7 +143,9 @@ def _vector_lines(path: str | Path, vector_size: int, size_key: str) -> Iterator
     if first_line is None:
         raise DataError(f"{path}: the file is empty; download it again")
     first_line = first_line.rstrip(" ")
-    announced_count = _check_first_line(first_line, path, vector_size, size_key)
+    announced_count = _check_first_line(
+        first_line, path, vector_size=vector_size, size_key=size_key
+    )
     if announced_count is None:
         yield 1, first_line
     line_number = 1

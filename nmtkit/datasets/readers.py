@@ -190,10 +190,9 @@ class ParallelFiles(Settings):
     """The split of these pairs; empty if the entry's `split` decides."""
     format: Literal["lines", "talks", "segments"] = "lines"
     """Format of the files: `lines` has one sentence per line, `talks` is WIT3's train.tags format, whose
-    tag lines are skipped, and `segments` is SGML or XML with sentences between <seg> and </seg>.
+    tag lines are skipped, and `segments` is SGML or XML with sentences between <seg> and </seg>. Only in segments are
+    character references such as `&quot;` replaced.
     """
-    entities: bool | None = None
-    """Whether to replace character references such as `&quot;`. Default: only in segments."""
 
 
 class AlignedReader(Reader):
@@ -215,11 +214,7 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
         # an item skipped on both sides is counted once
         read(text_lines(files, part.tgt), part.tgt, Counter()),
     ]
-    clean = (
-        unescape_entities
-        if part.entities or (part.entities is None and part.format == "segments")
-        else str
-    )
+    clean = unescape_entities if part.format == "segments" else str
     count = 0
     for src, tgt in zip_longest(*sides):
         if src is None or tgt is None:

@@ -61,8 +61,15 @@ class Copying(Decoder[M, S]):
         p_gen = output.copy_gate
         assert p_gen is not None, "a model that copies must set `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
-        weights, words = self.copyable(output, memory)
-        return mix(log_probs, weights, p_gen, words, n_oov=n_oov, log_normalizer=log_normalizer)
+        weights, words = self.copyable(output, memory)  # (..., S), (B, S) or (M, S)
+        return mix(
+            log_probs,
+            weights,
+            p_gen,
+            src_extended=words,
+            n_oov=n_oov,
+            log_normalizer=log_normalizer,
+        )
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
         """Returns the arguments `attention` and `src_extended` of `mix`: the copyable words' weights and columns."""
@@ -156,7 +163,7 @@ def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
             f"{model.config.kind} has no output matrix from which a shortlist could select rows; remove the shortlist"
         )
     if bias is None:
-        bias = weight.new_zeros(len(weight))
+        bias = weight.new_zeros(len(weight))  # (V,)
     return weight, bias
 
 
@@ -177,7 +184,7 @@ def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) ->
         return combined
     if candidates is None:
         return replace(memory, shortlist=None)
-    weight, bias = output_layer_of(model, memory)
+    weight, bias = output_layer_of(model, memory)  # (V, *), (V,)
     shortlist = ShortlistedOutput.gather(weight, bias, candidates)
     return replace(memory, shortlist=shortlist)
 
@@ -211,7 +218,7 @@ class ParallelPrefill(Decoder[M, S]):
         """Reads prompts `(B, P)` in one step, with their P positions as hypotheses; see `Decoder.prefill`."""
         sentences, length = prompt.shape
         cache.begin_prompts(length)
-        output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P, *)
+        output, state = self.advance(prompt.flatten(), state, memory, cache=cache)  # (B*P, *)
         cache.next_step()
         output = output.mapped(
             lambda tensor: tensor.view(sentences, length, *tensor.shape[1:])
@@ -334,7 +341,7 @@ def has_source_end(model: Model) -> bool:
 
 
 class AuxiliaryHead(Model):
-    """A model with a second head besides the output layer, trained with a separate objective."""
+    """A model with a second head in addition to the output layer, trained with a separate objective."""
 
     @classmethod
     @abstractmethod
@@ -359,7 +366,7 @@ def auxiliary_logits(model: Model, batch: Batch, output: ModelOutput) -> Tensor:
 
 
 class AdaptedParts(Model):
-    """A model whose weights must be converted before they can initialise another kind of model."""
+    """A model whose weights must be converted before they can initialize another kind of model."""
 
     @abstractmethod
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -367,7 +374,7 @@ class AdaptedParts(Model):
 
 
 def part_of(model: Model, name: str) -> dict[str, Tensor]:
-    """Returns the weights of one of `PARTS` for initialising another model; empty if the model has no such part."""
+    """Returns the weights of one of `PARTS` for initializing another model; empty if the model has no such part."""
     weights = {}
     for weight_name, weight in model.state_dict(keep_vars=True).items():
         if weight_name.startswith(PARTS[name]):

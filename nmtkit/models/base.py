@@ -106,7 +106,7 @@ PARTS = {
     "src_embedding": ("src_embedding.",),
     "tgt_embedding": ("tgt_embedding.",),
 }
-"""Parts of a model whose weights can initialise another model, each with the prefixes of its weight names."""
+"""Parts of a model whose weights can initialize another model, each with the prefixes of its weight names."""
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
 """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding and
@@ -130,7 +130,7 @@ class ModelConfig(Settings):
     """Shorthand keys, each mapped to the keys that it sets."""
 
     kind: str
-    """Model type."""
+    """Name of the model; see `nmtkit recipe explain model.kind`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -274,7 +274,7 @@ class Model(nn.Module, ABC):
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
         """Applies the output layer; returns logits `(..., V)` with the leading axes of `output.features`."""
-        logits: Tensor = self.output(output.features)
+        logits: Tensor = self.output(output.features)  # (..., V)
         return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
@@ -350,7 +350,7 @@ class Decoder(Model, Generic[M, S]):
     @final
     def vocabulary_log_probs(self, output: ModelOutput, memory: M) -> Tensor:
         """Returns the log-softmax of `logits`, `(..., V)`."""
-        logits = self.logits(output, memory)
+        logits = self.logits(output, memory)  # (..., V or V')
         shortlist = memory.shortlist
         if shortlist is not None:
             width = logits.shape[-1]
@@ -380,8 +380,8 @@ class Decoder(Model, Generic[M, S]):
         rows_by_length = torch.split(order, counts.tolist())
         final_state = state.mapped(torch.clone)
         outputs = []
-        for length, tokens in enumerate(prompt.unbind(1), start=1):
-            output, state = self.advance(tokens, state, memory, cache)
+        for length, tokens in enumerate(prompt.unbind(1), start=1):  # tokens: (B,)
+            output, state = self.advance(tokens, state, memory, cache=cache)  # (B, *)
             ended = rows_by_length[length]
             if len(ended):
                 final_state.put(ended, state.select(ended))
@@ -396,10 +396,10 @@ class Decoder(Model, Generic[M, S]):
         cache = KVCache(sentences, beam=1, device=mask.device)
         state = self.start(memory)
         outputs = []
-        for tokens in batch.targets.shifted.unbind(1):
+        for tokens in batch.targets.shifted.unbind(1):  # (B,)
             output, state = self.advance(
-                tokens, state, memory, cache, need_attention=need_attention
-            )
+                tokens, state, memory, cache=cache, need_attention=need_attention
+            )  # (B, *)
             cache.next_step()
             outputs.append(output)
         return ModelOutput.stack(outputs)

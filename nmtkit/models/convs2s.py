@@ -13,7 +13,7 @@ source of m words (section 3.3, equations 1 and 2); g_i is the embedding of the 
 
 To preserve the variance, the sums v + h, d, z + e and h + W c are multiplied by sqrt(0.5), and c by sqrt(m) (section
 3.4 and the authors' code). The gradient of the encoder is divided by the number of decoder layers, since every decoder
-layer contributes to it (section 3.4). Weights are initialised as in section 3.5. Embeddings have size f, and layer
+layer contributes to it (section 3.4). Weights are initialized as in section 3.5. Embeddings have size f, and layer
 states have size d; linear layers convert between the two. The attention in the model's output is the mean of all
 layers.
 
@@ -66,7 +66,6 @@ class ConvS2SConfig(ModelConfig):
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     kind: Literal["convs2s"] = "convs2s"
-    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of word and position embeddings on both sides (f)."""
     hidden_size: Width = Field(default=256, ge=1)
@@ -74,16 +73,19 @@ class ConvS2SConfig(ModelConfig):
     layers: Depth | None = Field(default=None, ge=1)
     """Sets both encoder_layers and decoder_layers; cannot be combined with them."""
     encoder_layers: Depth = Field(default=4, ge=1)
-    """Number of encoder layers."""
+    """Number of encoder layers; Gehring et al. 2017 use 20 for English-Romanian."""
     decoder_layers: Depth = Field(default=3, ge=1)
-    """Number of decoder layers, each of which has its own attention."""
+    """Number of decoder layers, each of which has its own attention; Gehring et al. 2017 use 20 for
+    English-Romanian."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Dropout rate on embeddings, and on the inputs of the convolutions and of the output layer."""
+    """Dropout rate on embeddings, and on the inputs of the convolutions and of the output layer, as in Gehring et al.
+    2017."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Number of learned position embeddings, which limits the text length in tokens, including EOS."""
+    """Number of learned position embeddings (Gehring et al. 2017, section 3.1), which limits the text length in tokens,
+    including EOS."""
     tie: Tie = "decoder"
     """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding
-    and the output layer. all: all three."""
+    and the output layer (Press and Wolf 2017; `--share-input-output-embed` in fairseq). all: all three."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def _windows(states: Tensor, before: int, after: int) -> Tensor:
 class GatedConvolution(nn.Module):
     """Encoder layer: `(v(W [h; ...; h] + b) + h) sqrt(0.5)`.
 
-    On average the gate of v halves its input, so W is initialised with four times the variance: section 3.5.
+    On average the gate of v halves its input, so W is initialized with four times the variance: section 3.5.
     """
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -204,7 +206,9 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def encode(self, batch: Batch) -> ConvMemory:
         """Runs the encoder. All decoder layers share its keys and values."""
         inputs = batch.inputs
-        keys, values = run_by_length(self._encode_group, inputs.lengths, inputs.ids, inputs.mask)
+        keys, values = run_by_length(
+            self._encode_group, inputs.lengths, [inputs.ids, inputs.mask]
+        )  # (B, S, f), (B, S, f)
         return ConvMemory(mask=inputs.mask, copy=inputs.copy, keys=keys, values=values)
 
     def _encode_group(self, src: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,7 +216,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         is_real = mask[:, :, None]  # (b, s, 1)
         positions = self.src_positions(src.shape[1])  # (s, f)
         embedded = self.src_embedding(src) + positions  # (b, s, f), e
-        embedded = self.dropout(embedded)
+        embedded = self.dropout(embedded)  # (b, s, f)
         states = self.src_map(embedded)  # (b, s, d)
         side = KERNEL_SIZE // 2
         for layer in self.encoder:
@@ -237,7 +241,8 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         layers = len(self.decoder)
         width = self.tgt_map.out_features
         weight = self.tgt_embedding.weight
-        inputs = weight.new_zeros(sentences, layers, KERNEL_SIZE - 1, width)  # (B, L, k-1, d)
+        shape = (sentences, layers, KERNEL_SIZE - 1, width)
+        inputs = weight.new_zeros(shape)  # (B, L, k-1, d)
         return ConvState(inputs)
 
     @override
@@ -265,7 +270,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
             self.decoder, state.inputs.unbind(1), strict=True
         ):  # (N, k-1, d)
             newest_input = states.flatten(0, 1)[:, None]  # (N, 1, d)
-            newest_input = newest_input.to(last_inputs.dtype)
+            newest_input = newest_input.to(last_inputs.dtype)  # (N, 1, d)
             window = torch.cat([last_inputs, newest_input], 1)  # (N, k, d)
             flat_window = window.view(*ids.shape, -1)  # (B, K, k*d)
             states = layer(flat_window, states)  # (B, K, d)
@@ -298,7 +303,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     ) -> ModelOutput:
         """Returns the features `(B, Q, f)` for the output layer, with the mean attention of all layers if requested."""
         features = self.decoder_map(states)  # (B, Q, f)
-        features = self.dropout(features)
+        features = self.dropout(features)  # (B, Q, f)
         attention = None
         if need_attention:
             attention = torch.stack(layer_weights).mean(0)  # (B, Q, S)

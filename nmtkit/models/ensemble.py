@@ -65,7 +65,7 @@ class EnsembleState(DecoderState):
 
 @dataclass(frozen=True)
 class EnsembleOutput(ModelOutput):
-    """Outputs of all members. `features` are those of the first member; attention and p_gen are means.
+    """Outputs of all members. `features` come from the first member; attention and p_gen are means.
 
     The mean attention excludes members without attention. If a member does not copy, its p_gen is 1.
     """
@@ -129,7 +129,11 @@ class JointDecoder(
             member_tokens = tokens if member.config.copies else plain_tokens
             cache.begin_model()
             output, new_state = member.advance(
-                member_tokens, member_state, member_memory, cache, need_attention=need_attention
+                member_tokens,
+                member_state,
+                member_memory,
+                cache=cache,
+                need_attention=need_attention,
             )
             outputs.append(output)
             states.append(new_state)
@@ -167,7 +171,7 @@ class JointDecoder(
         for member, member_output, member_memory in members:
             # `ModelOutput.gather` sets `sentence` only in the joint output.
             member_output = replace(member_output, sentence=output.sentence)
-            log_probs = member.predict(member_output, member_memory)
+            log_probs = member.predict(member_output, member_memory)  # (..., X or V)
             predictions.append(log_probs)
         return predictions
 
@@ -257,9 +261,9 @@ class Ensemble(JointDecoder):
             terms = []
             for weights, share in zip(attentions, attention_shares, strict=True):
                 terms.append(weights.to(at_least_float32(weights)) * (share / total))
-            attention = torch.stack(terms).sum(0)
+            attention = torch.stack(terms).sum(0)  # (..., S)
 
         copy_gate = None
         if self.config.copies:
-            copy_gate = torch.stack(gates).sum(0) + share_without_gate
+            copy_gate = torch.stack(gates).sum(0) + share_without_gate  # (..., 1)
         return EnsembleOutput(outputs[0].features, attention, copy_gate, members=tuple(outputs))

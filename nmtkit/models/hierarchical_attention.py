@@ -55,14 +55,12 @@ class AttentionClassifierConfig(AttentionConfig):
     """A bidirectional GRU and attention over all words (Yang et al. 2016, equations 5-7)."""
 
     kind: Literal["attention_classifier"] = "attention_classifier"
-    """Model type."""
 
 
 class HierarchicalAttentionConfig(AttentionConfig):
     """Attention over words and over sentences (Yang et al. 2016); both levels have the same sizes, as in the paper."""
 
     kind: Literal["hierarchical_attention"] = "hierarchical_attention"
-    """Model type."""
 
 
 class AttentiveGRU(nn.Module):
@@ -120,11 +118,11 @@ class AttentionClassifier(Model):
         """Returns the vector of each text, `(B, 2H)`, with word weights `(B, S)`. There is no memory."""
         inputs = batch.inputs
         embedded = self.src_embedding(inputs.ids)  # (B, S, E)
-        embedded = self.dropout(embedded)
+        embedded = self.dropout(embedded)  # (B, S, E)
         text_vectors, weights = self.words(
             embedded, inputs.mask, is_word(inputs)
         )  # (B, 2H), (B, S)
-        features = self.dropout(text_vectors)
+        features = self.dropout(text_vectors)  # (B, 2H)
         attention = weights if need_attention else None
         return ModelOutput(features, attention), None
 
@@ -166,7 +164,7 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         word_mask = positions > 0  # (M, W)
         words = ids[text_of_row, positions]  # (M, W)
         embedded = self.src_embedding(words)  # (M, W, E)
-        embedded = self.dropout(embedded)
+        embedded = self.dropout(embedded)  # (M, W, E)
         sentence_vectors, word_weights = self.words(
             embedded, word_mask, word_mask
         )  # (M, 2H), (M, W)
@@ -174,7 +172,7 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         # Equations 8-10: one vector per text.
         vector_size = sentence_vectors.shape[1]
         padded = sentence_vectors.new_zeros(all_rows, vector_size)  # (B*N, 2H)
-        padded = padded.index_copy(0, rows, sentence_vectors)
+        padded = padded.index_copy(0, rows, sentence_vectors)  # (B*N, 2H)
         padded = padded.view(texts, sentences_per_text, vector_size)  # (B, N, 2H)
         text_vectors, sentence_weights = self.sentences(
             padded, is_sentence, is_sentence
@@ -185,9 +183,9 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
             weights_of_rows = sentence_weights.flatten()[rows]  # (M,)
             weights = word_weights * weights_of_rows.unsqueeze(1)  # (M, W)
             attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B, 1+S)
-            attention = attention.index_put((text_of_row, positions), weights)
+            attention = attention.index_put((text_of_row, positions), weights)  # (B, 1+S)
             attention = attention[:, 1:]  # (B, S), without the column of the inserted PAD
-        features = self.dropout(text_vectors)
+        features = self.dropout(text_vectors)  # (B, 2H)
         return ModelOutput(features, attention), None
 
 

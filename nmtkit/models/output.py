@@ -36,19 +36,19 @@ class ShortlistIndex:
         size = len(self.words)
         vocabulary_size = len(self.columns)
         is_known = columns < size
-        valid_columns = columns.clamp(max=size - 1)
-        known_words = self.words[valid_columns]
-        unknown_words = columns + (vocabulary_size - size)
+        valid_columns = columns.clamp(max=size - 1)  # (...)
+        known_words = self.words[valid_columns]  # (...)
+        unknown_words = columns + (vocabulary_size - size)  # (...)
         return torch.where(is_known, known_words, unknown_words)
 
     def columns_of(self, ids: Tensor) -> Tensor:
         """Converts extended ids to columns; negative ids stay unchanged."""
         size = len(self.words)
         vocabulary_size = len(self.columns)
-        valid_ids = ids.clamp(min=0, max=vocabulary_size - 1)
-        columns = self.columns[valid_ids]
-        columns = torch.where(ids < 0, ids, columns)
-        unknown_words = ids + (size - vocabulary_size)
+        valid_ids = ids.clamp(min=0, max=vocabulary_size - 1)  # (...)
+        columns = self.columns[valid_ids]  # (...)
+        columns = torch.where(ids < 0, ids, columns)  # (...)
+        unknown_words = ids + (size - vocabulary_size)  # (...)
         return torch.where(ids < vocabulary_size, columns, unknown_words)
 
 
@@ -83,7 +83,7 @@ class ShortlistedOutput(Rows):
         sentences = len(candidates)
         shortlisted_bias = bias.index_select(0, words).expand(sentences, -1)  # (B, V')
         is_candidate = candidates.index_select(1, words)  # (B, V')
-        shortlisted_bias = shortlisted_bias.masked_fill(~is_candidate, -torch.inf)
+        shortlisted_bias = shortlisted_bias.masked_fill(~is_candidate, -torch.inf)  # (B, V')
         index = ShortlistIndex(words, columns, rows)
         return cls(shortlisted_bias, index)
 
@@ -150,7 +150,7 @@ class _WantedLogProbs(torch.autograd.Function):
             # Below exp(-87), float32 probabilities lose digits and then underflow to zero; -60 leaves a margin.
             is_tiny = log_probs < -60  # (M, 1)
             if bool(is_tiny.any()):
-                log_probs = log_probabilities(logits).gather(-1, wanted)
+                log_probs = log_probabilities(logits).gather(-1, wanted)  # (M, 1)
         ctx.saved = [saved]
         if not summed:
             return log_probs, torch.zeros_like(log_probs)
@@ -170,7 +170,7 @@ class _WantedLogProbs(torch.autograd.Function):
         saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved
         if ctx.saves_logarithms:
-            probabilities = saved.exp_()
+            probabilities = saved.exp_()  # (M, V)
         vocabulary_size = saved.shape[-1]
         factor = -log_prob_gradient - vocabulary_size * sum_gradient  # (M, 1)
         gradient = torch.addcmul(sum_gradient, probabilities, factor, out=saved)  # (M, V)

@@ -46,7 +46,6 @@ class T5Config(StacksConfig):
     """
 
     kind: Literal["t5"] = "t5"
-    """Model type."""
     head_size: Width = Field(default=64, ge=1)
     """Size of an attention head (d_kv)."""
     relative_buckets: int = Field(default=32, ge=4, le=4096)
@@ -60,7 +59,7 @@ class T5Config(StacksConfig):
     """Whether the input of the output layer is multiplied by 1 / sqrt(hidden_size), as in the original T5, but not in
     T5 v1.1, mT5 and Flan-T5."""
     norm: Literal["pre"] = "pre"
-    """Where normalization is applied: before each sub-layer."""
+    """Where normalization is applied: before each sub-layer, as in Raffel et al. 2020, section 2.1."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
     """Constant that is added to the mean square in RMSNorm."""
     embedding_norm: ClassVar[bool] = False
@@ -112,7 +111,7 @@ class T5(Transformer):
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:
-        """Initialises weights as the authors do, so that energies have variance 1 without a division by sqrt(D)."""
+        """Initializes weights as the authors do, so that energies have variance 1 without a division by sqrt(D)."""
         queries_size = config.heads * config.head_size
         width = self.width
         for name, parameter in self.named_parameters():
@@ -126,7 +125,7 @@ class T5(Transformer):
                 # The first rows of `query_keys_values` compute the queries. `copy_query` is not scaled, because the
                 # copy attention divides its energies by sqrt(H).
                 if name.endswith((".query.weight", "query_keys_values.weight")):
-                    query_rows = parameter[:queries_size]  # a view, scaled in place
+                    query_rows = parameter[:queries_size]  # (A * D, *), a view, scaled in place
                     query_rows *= config.head_size**-0.5
         for module in self.modules():
             if isinstance(module, Experts):
@@ -177,7 +176,9 @@ class T5(Transformer):
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        states, weights = super()._decode(states, memory, cache=cache, shown=shown)
+        states, weights = super()._decode(
+            states, memory, cache=cache, shown=shown
+        )  # (B, T or K, H), (B, a, T or K, S) or None
         return states * self.output_scale, weights
 
 

@@ -101,7 +101,6 @@ class LayersConfig(ModelConfig):
 
     @property
     def layer_form(self) -> LayerForm:
-        """How the layers differ from those of Vaswani et al. 2017."""
         return LayerForm()
 
     @property
@@ -189,7 +188,6 @@ class TransformerConfig(StacksConfig):
     """
 
     kind: Literal["transformer"] = "transformer"
-    """Model type."""
     embedding_norm: bool = False
     """Whether the inputs of the first encoder layer and the first decoder layer are normalized, as in BART (Lewis et
     al. 2020) and mBART."""
@@ -260,7 +258,7 @@ class Transformer(
         decoder_layers = [DecoderLayer(config) for _ in range(config.decoder_layers)]
         self.encoder = LayerStack(encoder_layers)
         self.decoder = LayerStack(decoder_layers)
-        place_experts(config, config.experts, self.encoder, self.decoder)
+        place_experts(config, config.experts, [self.encoder, self.decoder])
         # With post-norm, the layers normalize their own results.
         pre_norm = config.norm == "pre"
         self.encoder_norm = normalization(config) if pre_norm else nn.Identity()
@@ -316,14 +314,14 @@ class Transformer(
         inputs = batch.inputs
         mask = inputs.mask  # (B, S)
         if not self.source_end:
-            mask = mask_without_eos(mask)
+            mask = mask_without_eos(mask)  # (B, S)
         # The bias is computed once here, instead of in each layer.
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(mask, 0.0, -math.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
         states, *keys_and_values = run_by_length(
-            self._encode_group, inputs.lengths, inputs.ids, bias
-        )
+            self._encode_group, inputs.lengths, [inputs.ids, bias]
+        )  # (B, S, H), 2L x (B, A, S, D)
         return TransformerMemory(
             mask=mask,
             copy=inputs.copy,
@@ -341,7 +339,7 @@ class Transformer(
         layers.
         """
         states = self._embed("src", src)  # (b, s, H)
-        bias = self._encoder_bias(bias)
+        bias = self._encoder_bias(bias)  # (b, 1 or A, 1 or s, s)
         for layer in self.encoder:
             states = layer(states, bias)  # (b, s, H)
         states = self.encoder_norm(states)  # (b, s, H)
@@ -352,8 +350,8 @@ class Transformer(
             )  # (b, A, s, D), (b, A, s, D)
             if not torch.is_grad_enabled():
                 # Decoding reads keys and values in each step, which would be slower with strided views.
-                keys = keys.contiguous()
-                values = values.contiguous()
+                keys = keys.contiguous()  # (b, A, s, D)
+                values = values.contiguous()  # (b, A, s, D)
             results.append(keys)
             results.append(values)
         return results
@@ -392,7 +390,7 @@ class Transformer(
         states, weights = self._decode(
             inputs, memory, cache, shown=shown
         )  # (B, K, H), (B, a, K, S)
-        output = self._join(states, inputs, weights, memory)  # (B, K, *)
+        output = self._join(states, inputs, weights=weights, memory=memory)  # (B, K, *)
         return output.mapped(lambda tensor: tensor.flatten(0, 1)), state  # (N, *)
 
     def unroll(
@@ -405,7 +403,7 @@ class Transformer(
         states, weights = self._decode(
             inputs, memory, cache=None, shown=shown
         )  # (B, T, H), (B, a, T, S)
-        return self._join(states, inputs, weights, memory)
+        return self._join(states, inputs, weights=weights, memory=memory)
 
     @override
     def unroll_with_heads(
@@ -419,7 +417,7 @@ class Transformer(
         )  # (B, T, H), (B, A, T, S)
         assert weights is not None
         shown_weights = weights[:, self.shown_heads]  # (B, a, T, S)
-        output = self._join(states, inputs, shown_weights, memory)
+        output = self._join(states, inputs, weights=shown_weights, memory=memory)  # (B, T, *)
         return output, weights
 
     @classmethod
@@ -441,7 +439,7 @@ class Transformer(
         memory = self.encode(batch)
         encoder_weights = []
         states = self._embed("src", batch.inputs.ids)  # (B, S, H)
-        bias = self._encoder_bias(memory.bias)
+        bias = self._encoder_bias(memory.bias)  # (B, 1 or A, 1 or S, S)
         for encoder_layer in self.encoder:
             normed = encoder_layer.around_self_attention.before(states)  # (B, S, H)
             encoder_weights.append(encoder_layer.self_attention.weights(normed, bias))
@@ -450,7 +448,7 @@ class Transformer(
         decoder_weights = []
         cross_weights = []
         states = self._embed("tgt", batch.targets.shifted)  # (B, T, H)
-        decoder_bias = self._decoder_bias(states, None)
+        decoder_bias = self._decoder_bias(states, None)  # (1, A, T, T) or None
         for number, decoder_layer in enumerate(self.decoder):
             normed = decoder_layer.around_self_attention.before(states)  # (B, T, H)
             causal = decoder_bias is None
@@ -460,7 +458,7 @@ class Transformer(
             layer_memory = (memory.keys[number], memory.values[number], memory.bias)
             states, weights = decoder_layer(
                 states, layer_memory, shown=slice(None), bias=decoder_bias
-            )
+            )  # (B, T, H), (B, A, T, S)
             cross_weights.append(weights)
         return LayerAttentions(
             encoder=_without_padding(encoder_weights, memory.mask),  # L x (B, A, S, S)
@@ -484,14 +482,14 @@ class Transformer(
         embedded = words * self.scale + positions  # (B, T or K, H)
         norm = self.src_embedding_norm if side == "src" else self.tgt_embedding_norm
         if norm is not None:
-            embedded = norm(embedded)
-        dropped: Tensor = self.dropout(embedded)
+            embedded = norm(embedded)  # (B, T or K, H)
+        dropped: Tensor = self.dropout(embedded)  # (B, T or K, H)
         return dropped
 
     def _word_vectors(self, side: Side, ids: Tensor) -> Tensor:
         # During decoding, a model that copies reads extended ids.
         if side == "tgt" and self.copy_gate is not None:
-            ids = extended_to_unk(ids, self.sizes)
+            ids = extended_to_unk(ids, self.sizes)  # (...)
         embedding = self.embedding(side)
         vectors: Tensor = embedding(ids)  # (..., H)
         return vectors
@@ -518,12 +516,13 @@ class Transformer(
         """Returns the output for Q positions per sentence, with the copy gate described in the module docstring.
 
         `inputs` and `states`, `(B, Q, H)` each, are the input of the first layer and the result of the last layer.
-        `weights` are those of the shown heads, `(B, a, Q, S)`, or None.
+        `weights` contains the weights of the shown heads, `(B, a, Q, S)`, or is None.
         """
         attention = None if weights is None else weights.mean(1)  # (B, Q, S)
         if self.copy_gate is None:
             if attention is not None:
-                attention = attention.to(at_least_float32(attention))  # NumPy has no bfloat16
+                # NumPy has no bfloat16.
+                attention = attention.to(at_least_float32(attention))  # (B, Q, S)
             return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
@@ -542,7 +541,7 @@ class Transformer(
         contexts = attention.to(encoder_states.dtype) @ encoder_states  # (B, Q, H), c_t
         gate_inputs = torch.cat([contexts, states, inputs], -1)  # (B, Q, 3H)
         gate_logits = self.copy_gate(gate_inputs)  # (B, Q, 1)
-        gate_logits = gate_logits.to(at_least_float32(gate_logits))
+        gate_logits = gate_logits.to(at_least_float32(gate_logits))  # (B, Q, 1)
         return ModelOutput(states, attention, copy_gate=torch.sigmoid(gate_logits))
 
     def _decode(
@@ -554,7 +553,7 @@ class Transformer(
         `(B, a, T or K, S)`, or None.
         """
         alignment_weights = None
-        bias = self._decoder_bias(states, cache)
+        bias = self._decoder_bias(states, cache)  # (1 or B, A, T or K, T or P * K), or None
         for number, layer in enumerate(self.decoder):
             is_alignment_layer = number == self.alignment_layer
             states, weights = layer(
@@ -563,7 +562,7 @@ class Transformer(
                 cache=None if cache is None else (cache, self.first_entry + number),
                 shown=shown if is_alignment_layer else None,
                 bias=bias,
-            )
+            )  # (B, T or K, H), (B, a, T or K, S) or None
             if is_alignment_layer:
                 alignment_weights = weights
         return self.decoder_norm(states), alignment_weights

@@ -23,7 +23,6 @@ class WordMeanConfig(ModelConfig):
     """Settings of the classifier. The default size is twice the largest in Joulin et al. 2017, who use 10 to 50."""
 
     kind: Literal["word_mean"] = "word_mean"
-    """Model type."""
     hidden_size: Width = Field(default=100, ge=1)
     """Size of the word vectors and of their mean, the hidden layer."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -32,7 +31,7 @@ class WordMeanConfig(ModelConfig):
 
 def is_word(inputs: Inputs) -> Tensor:
     """Returns a mask `(B, S)` of the words: all real tokens except EOS, and always the first token."""
-    words = inputs.mask & (inputs.ids != EOS)
+    words = inputs.mask & (inputs.ids != EOS)  # (B, S)
     # In an empty text, the only token is EOS.
     words[:, 0] = True
     return words
@@ -60,5 +59,5 @@ class WordMean(Model):
         vectors = self.src_embedding(inputs.ids)  # (B, S, H)
         total = (vectors * words).sum(1)  # (B, H)
         mean = total / words.sum(1)  # (B, H)
-        features = self.dropout(mean)
+        features = self.dropout(mean)  # (B, H)
         return ModelOutput(features), None

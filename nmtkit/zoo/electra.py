@@ -41,7 +41,6 @@ class ElectraConfig(EncoderConfig):
     """
 
     kind: Literal["electra"] = "electra"
-    """Model type."""
 
     @property
     def generator(self) -> BertConfig:

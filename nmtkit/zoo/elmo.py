@@ -34,16 +34,18 @@ from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class ElmoConfig(ModelConfig):
-    """Settings of ELMo. The defaults suit small corpora; the paper uses 2 layers of 4096 units, projected to 512."""
+    """Settings of ELMo.
+
+    The defaults suit small corpora; Peters et al. 2018, section 3.4, use 2 layers of 4096 units, projected to 512.
+    """
 
     kind: Literal["elmo"] = "elmo"
-    """Model type."""
     hidden_size: Width = Field(default=256, ge=1)
     """Number of units per layer and direction, and also the size of the embeddings."""
     layers: Depth = Field(default=2, ge=1)
     """Number of layers per direction."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout rate for the inputs and outputs of all layers."""
+    """Dropout rate for the inputs and outputs of all layers; 0.1 in the program of Peters et al. 2018, bilm-tf."""
 
 
 class BiLM(nn.Module):

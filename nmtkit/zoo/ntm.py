@@ -57,11 +57,11 @@ class NtmConfig(ModelConfig):
     """
 
     kind: Literal["ntm"] = "ntm"
-    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     controller: Literal["lstm", "feedforward"] = "lstm"
-    """Controller of the heads: an LSTM layer, or a feed-forward tanh layer, which has no memory of its own."""
+    """Controller of the heads: an LSTM layer, or a feed-forward tanh layer, which has no memory of its own; both are in
+    Graves et al. 2014, section 3.4."""
     hidden_size: Width = Field(default=256, ge=1)
     """Number of units in the controller."""
     memory_slots: Width = Field(default=128, ge=1)
@@ -69,7 +69,7 @@ class NtmConfig(ModelConfig):
     memory_width: Width = Field(default=64, ge=1)
     """Size of a memory row (M)."""
     heads: int = Field(default=1, ge=1, le=64)
-    """Number of read heads; there are as many write heads."""
+    """Number of read heads; there are as many write heads. Graves et al. 2014, tables 1 and 2, use 1 to 8."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate for embeddings and the input of the output layer."""
     tie: ClassVar[str] = "decoder"  # the embedding and the output layer share one matrix

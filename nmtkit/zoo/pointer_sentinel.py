@@ -33,9 +33,8 @@ class PointerSentinelConfig(RecurrentLMConfig):
     """Settings of the pointer sentinel model; the paper's models have 650 units, 2 layers and dropout 0.5."""
 
     kind: Literal["pointer_sentinel"] = "pointer_sentinel"
-    """Model type."""
     window: int = Field(default=100, ge=1)
-    """Number of most recent words that can be copied (L)."""
+    """Number of most recent words that can be copied (L); 100 in Merity et al. 2017."""
 
 
 @dataclass(frozen=True)

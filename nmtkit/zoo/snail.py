@@ -38,7 +38,6 @@ class SnailConfig(ModelConfig):
     """Settings of SNAIL; the defaults suit small corpora."""
 
     kind: Literal["snail"] = "snail"
-    """Model type."""
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     filters: Width = Field(default=64, ge=1)
@@ -46,7 +45,7 @@ class SnailConfig(ModelConfig):
     reach: int = Field(default=16, ge=2, le=1024)
     """Minimum receptive field, in positions, of the stacked convolutions of a block (T)."""
     blocks: Depth = Field(default=2, ge=1)
-    """Number of convolution blocks, each followed by attention."""
+    """Number of convolution blocks, each followed by attention (Mishra et al. 2018, section 3.1)."""
     attention_size: Width = Field(default=128, ge=1)
     """Size of queries, keys and values."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)

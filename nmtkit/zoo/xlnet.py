@@ -48,7 +48,6 @@ class XLNetConfig(StackConfig):
     """
 
     kind: Literal["xlnet"] = "xlnet"
-    """Model type."""
 
 
 @dataclass(frozen=True)

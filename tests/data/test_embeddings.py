@@ -144,4 +144,4 @@ def test_settings_name_at_least_one_file() -> None:
         "tgt",
     ]
     with pytest.raises(RecipeError, match="specify a file of word vectors for src, tgt or both"):
-        parse(PretrainedEmbeddingsConfig, {"freeze": True}, "test")
+        parse(PretrainedEmbeddingsConfig, {}, "test")

@@ -15,7 +15,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.batches.running_text import BlockStream, RunningText, blocks_in_order
 from nmtkit.data.batches.shards import RaggedArray
-from nmtkit.data.batches.store import Store, StoreWriter
+from nmtkit.data.batches.store import Store, StoreMetadata, StoreWriter
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 BLOCK = 7
@@ -42,7 +42,7 @@ def documents() -> Documents:
 
 def stored(documents: Documents, folder: Path) -> Store:
     """In three shards, as from three files."""
-    with StoreWriter(folder, "train", "<u2", 100) as writer:
+    with StoreWriter(folder, "train", "<u2", StoreMetadata(tgt_size=100)) as writer:
         start = 0
         for file, count in enumerate(FILES):
             rows = RaggedArray.from_rows(documents[start : start + count], "<u2")

@@ -84,15 +84,9 @@ def test_faulty_gzip_files_inside_of_a_tar_are_named(
         read(sides("giga.tar", "a.gz", "b.gz"), archive)
 
 
-@pytest.mark.parametrize(
-    ("entities", "text"), [(None, "don &apos;t &amp; won"), (True, "don 't & won")]
-)
-def test_entities_of_lines_stay_unless_they_are_unwanted(
-    tmp_path: Path, entities: bool | None, text: str
-) -> None:
-    assert aligned(tmp_path, ["don &apos;t &amp; won"], ["x"], entities=entities)[0] == [
-        Pair(text, "x")
-    ]
+def test_entities_of_lines_stay(tmp_path: Path) -> None:
+    text = "don &apos;t &amp; won"
+    assert aligned(tmp_path, [text], ["x"])[0] == [Pair(text, "x")]
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tgz"])
@@ -225,8 +219,6 @@ def test_segments_of_xml_and_sgml(tmp_path: Path) -> None:
         Pair("Zum Schluss.", "In the end.", group="70", split="test"),
     ]
     assert dropped == {}
-    kept, _ = aligned(tmp_path, SRC_XML, REF_SGM, format="segments", entities=False)
-    assert kept[1].src == "Er sagte &quot;R&amp;D&quot;"
 
 
 def test_several_segments_in_one_line(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ FAULTS = (
     ),
     Fault(
         name="models: Luong's positions do not advance",
-        before="return output, LuongState(hidden, cell, fed, state.position + 1)",
-        after="return output, LuongState(hidden, cell, fed, state.position)",
+        before="position = state.position + 1  # (N,)",
+        after="position = state.position  # (N,)",
         tests=("models/rnn/test_luong.py", "contracts/test_models.py"),
     ),
     Fault(
@@ -237,8 +237,8 @@ FAULTS = (
     ),
     Fault(
         name="training: the worst checkpoint counts as the best",
-        before="sorted(self.kept, key=sort_key, reverse=True)",
-        after="sorted(self.kept, key=sort_key, reverse=False)",
+        before="sorted(self.checkpoints, key=sort_key, reverse=True)",
+        after="sorted(self.checkpoints, key=sort_key, reverse=False)",
         tests=("training/test_checkpoint.py", "training", "runs"),
     ),
     # ---------------------------------------------------------------------------------------------- inference

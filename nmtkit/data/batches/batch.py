@@ -271,7 +271,6 @@ class Batch(Rows):
 
     @property
     def reads_text(self) -> bool:
-        """Whether the model reads texts."""
         return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
 
     def extra(self, kind: type[R]) -> R | None:
@@ -311,7 +310,6 @@ class Batch(Rows):
 
     @property
     def has_targets(self) -> bool:
-        """Whether the batch has target texts."""
         return self.targets is not ABSENT
 
     @property
@@ -330,11 +328,11 @@ class Batch(Rows):
 
     def to(self, device: torch.device | str) -> "Batch":
         """Sends the batch to a device, except for the input lengths."""
-        moved = super().to(device)
+        device_batch = super().to(device)
         if self.inputs is ABSENT:
-            return moved
-        inputs = replace(moved.inputs, lengths=self.inputs.lengths)
-        return replace(moved, inputs=inputs)
+            return device_batch
+        inputs = replace(device_batch.inputs, lengths=self.inputs.lengths)
+        return replace(device_batch, inputs=inputs)
 
 
 def _padded(
@@ -413,7 +411,7 @@ def collate(
     label_ids: Tensor = ABSENT
     links: Tensor | None = None
     if src is not None:
-        inputs = Inputs.of_texts(src, src_extended, n_oov, width)
+        inputs = Inputs.of_texts(src, extended=src_extended, n_oov=n_oov, width=width)
     elif features is not None:
         inputs = Inputs.of_features(features, width)
     if tgt is not None:

@@ -39,9 +39,8 @@ class BatchConfig(Settings):
     """Number of randomly drawn sentences that are sorted by length and split into batches, which are then shuffled. A
     larger window reduces padding; it should contain many batches."""
     group: int = Field(default=1, ge=1)
-    """Number of batches of similar length that stay together when batches are shuffled. If this is a multiple of the
-    number of batches that all processes together take at a time, no process waits for another one with longer
-    sentences, and the sentences of an update also have similar lengths."""
+    """Number of batches of similar length that stay together when batches are shuffled. Use a multiple of the number of
+    processes, so that no process waits for longer sentences."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
     """Maximum number of examples that are shuffled together, so that memory does not grow with the corpus. If an epoch
     has more, blocks of 8,192 neighbouring examples are put in random order, and the examples of several blocks are
@@ -213,8 +212,8 @@ def widths(
     A column that the store does not have has width 0. For `sampled`, see `load`.
     """
     src = "src" if store.has("src") else "features"
-    src_widths = _column_widths(store, src, numbers, sampled)
-    tgt_widths = _column_widths(store, "tgt", numbers, sampled)
+    src_widths = _column_widths(store, src, numbers=numbers, sampled=sampled)
+    tgt_widths = _column_widths(store, "tgt", numbers=numbers, sampled=sampled)
     if limits is not None:
         src_limit, tgt_limit = limits
         if src == "src":  # features are never truncated
@@ -234,7 +233,7 @@ def _column_widths(
     return np.zeros(len(numbers), dtype=np.int32)
 
 
-def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
+def corrupted(batch: Batch, corrupt: Corruption | None, seeds: Sequence[int]) -> Batch:
     """Returns the batch, corrupted if `corrupt` is given; all randomness depends only on the seeds."""
     if corrupt is None:
         return batch
@@ -260,7 +259,7 @@ def widest_batch(
     size = max(1, batch_tokens // widest)
     members = np.resize(longest_first, size)  # (size,); repeats the examples if there are too few
     batch = load(store, members, limits)
-    return corrupted(batch, corrupt, 0, 0, 0)
+    return corrupted(batch, corrupt, seeds=(0, 0, 0))
 
 
 def sorted_batches(
@@ -278,7 +277,7 @@ def sorted_batches(
     src_widths, tgt_widths = widths(store, limits, numbers)
     batches = length_batches(src_widths, tgt_widths, BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
-        yield corrupted(load(store, members, limits), corrupt, number)
+        yield corrupted(load(store, members, limits), corrupt, seeds=(number,))
 
 
 class EpochPart(NamedTuple):
@@ -364,7 +363,7 @@ class BatchStream(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         epoch, number, members = self._take()
-        return corrupted(self._load(members), self._corrupt, self._seed, epoch, number)
+        return corrupted(self._load(members), self._corrupt, seeds=(self._seed, epoch, number))
 
     def skip(self) -> None:
         """Skips the next batch without loading it."""
@@ -436,7 +435,7 @@ class BatchStream(Iterator[Batch]):
                         self._position += len(window)
                         begin = end
                         continue
-                batches = self._batches_of_window(context, begin, window, window_rng)
+                batches = self._batches_of_window(context, begin, window=window, rng=window_rng)
                 begin = end
                 group_size = self._config.group
                 n_groups = -(-len(batches) // group_size)  # rounded up

@@ -13,7 +13,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.processes import ordered_map
 from nmtkit.data.batches.pair_encoder import EncodedChunk, PairEncoder, TextChunk
 from nmtkit.data.batches.progress import PreprocessingProgress
-from nmtkit.data.batches.store import StoreWriter
+from nmtkit.data.batches.store import StoreMetadata, StoreWriter
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import FilterDecisions, PairChecker, SplitReport
 from nmtkit.data.text.hashes import Mask
@@ -82,7 +82,7 @@ def encode_blocks(
     with closing(encoded_chunks):
         for encoded in encoded_chunks:
             block, decisions, chunk = waiting.popleft()
-            yield EncodedBlock(block, decisions, chunk, encoded)
+            yield EncodedBlock(block=block, decisions=decisions, chunk=chunk, encoded=encoded)
 
 
 def encode_split(
@@ -119,16 +119,20 @@ def encode_split(
         blocks = _skip_pairs(progress.n_read, blocks, checker)
         checker.report.splits[split] = SplitReport.from_dict(progress.report)
     report = checker.report.splits.setdefault(split, SplitReport())
+    metadata = StoreMetadata(
+        fingerprint=fingerprint,
+        tgt_size=len(tokenizers.tgt.vocabulary) if "tgt" in tokenizers else 0,
+        vocabulary=tokenizers.checksum,
+    )
     writer = StoreWriter(
         folder=folder,
         name=split,
         dtype=encoder.dtype,
-        tgt_size=len(tokenizers.tgt.vocabulary) if "tgt" in tokenizers else 0,
-        fingerprint=fingerprint,
+        metadata=metadata,
         n_shards=progress.n_shards if progress is not None else 0,
-        vocabulary=tokenizers.checksum,
     )
-    with writer, closing(encode_blocks(blocks, encoder, checker, processes)) as encoded_blocks:
+    encoded_blocks = encode_blocks(blocks, encoder, checker, processes=processes)
+    with writer, closing(encoded_blocks):
         for encoded_block in encoded_blocks:
             if writer.full:
                 # The shard ends before the next block is counted, so that the report covers exactly the pairs of
@@ -138,7 +142,7 @@ def encode_split(
                     progress.complete_shard(writer.n_shards, report)
                 notify(f"{split}: {report.read:,} pairs read, {report.kept:,} stored")
             is_stored = encoded_block.check_and_count(split, checker)  # (n,)
-            _write(writer, encoded_block, is_stored, encoder)
+            _write(writer, encoded_block, is_stored=is_stored, encoder=encoder)
         if not report.kept:
             # Raised inside the `with` block of `writer`, so that an older store is kept.
             remedy = "check the files"

@@ -26,7 +26,7 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:
-    """Documents cut into blocks of `BatchConfig.block_tokens` tokens.
+    """Documents cut into blocks of `BatchConfig.block_tokens` tokens; the length is the number of blocks.
 
     A document of n tokens occupies n+1 positions of the text, for its tokens and EOS. Each position belongs to exactly
     one block. The model's input at a position is the token before it, and BOS at the first position of a document. A
@@ -67,7 +67,6 @@ class RunningText:
         self._bounds = np.append(begins, stretch_ends[-1])  # (blocks + 1,)
 
     def __len__(self) -> int:
-        """Returns the number of blocks."""
         return len(self._bounds) - 1
 
     @property
@@ -158,7 +157,7 @@ def blocks_in_order(
     """Yields batches of blocks that cover each document of a store once; order and corruption never change."""
     text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):
-        yield corrupted(text.load(blocks), corrupt, number)
+        yield corrupted(text.load(blocks), corrupt, seeds=(number,))
 
 
 class _BlockMembers(NamedTuple):

@@ -1,4 +1,4 @@
-"""Batches of texts whose tokenization is sampled anew in each epoch, as in BPE-dropout."""
+"""Batches of texts whose tokenization is resampled in each epoch, as in BPE-dropout."""
 
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ class SampledStream(BatchStream):
     ) -> list[Any]:
         repetitions = context[begin : begin + len(window)]
         sampled = {column: self._sample(column, window, repetitions) for column in self._tokenizers}
-        src_widths, tgt_widths = widths(self._store, self._limits, window, sampled)
+        src_widths, tgt_widths = widths(self._store, self._limits, numbers=window, sampled=sampled)
         batches = length_batches(src_widths, tgt_widths, self._config)
         return [_SampledMembers(window, sampled, rows) for rows in batches]
 
@@ -72,7 +72,8 @@ class SampledStream(BatchStream):
         tag_ids = range(len(SPECIALS), tokenizer.vocabulary.n_specials)
         sampled: list[Numbers] = []
         for example, repetition in zip(window.tolist(), repetitions.tolist(), strict=True):
-            generator = generator_for(self._seed, self.epoch, example, repetition, column_number)
+            seeds = (self._seed, self.epoch, example, repetition, column_number)
+            generator = generator_for(*seeds)
             ids = tokenizer.sample(self._store.text(column, example), generator)
             if tag_ids:
                 stored = self._store.ids(column, example).tolist()
@@ -89,7 +90,8 @@ class SampledStream(BatchStream):
         sampled = {}
         for column, texts in members.sampled.items():
             sampled[column] = [texts[row] for row in members.rows]
-        return load(self._store, members.window[members.rows], self._limits, sampled)
+        numbers = members.window[members.rows]  # (B,)
+        return load(self._store, numbers, limits=self._limits, sampled=sampled)
 
 
 def _repetitions(order: Numbers) -> Numbers:

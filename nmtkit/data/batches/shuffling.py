@@ -19,7 +19,8 @@ class EpochOrder:
 
     An epoch of at most `window` examples forms a single part, which is shuffled as a whole. A larger epoch is cut into
     blocks of neighbouring examples, and the blocks are put in random order. A part then consists of several blocks with
-    about `window` examples in total, or of a single block; its examples are shuffled together.
+    about `window` examples in total, or of a single block; its examples are shuffled together. The length of an
+    order is the number of parts.
 
     Memory: 4 bytes per example of a part (8 if the corpus has more than two billion examples) and 32 bytes per block.
     """
@@ -46,7 +47,6 @@ class EpochOrder:
             self._parts = np.array_split(blocks, n_parts)
 
     def __len__(self) -> int:
-        """Returns the number of parts."""
         return 1 if self._parts is None else len(self._parts)
 
     def part(self, number: int) -> tuple[Numbers, "np.random.Generator"]:

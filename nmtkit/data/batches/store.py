@@ -24,6 +24,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -84,6 +85,18 @@ class _File:
         self._path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreMetadata:
+    """Facts about a store that its manifest contains; the field names are the keys there."""
+
+    fingerprint: str = ""
+    """Fingerprint of the settings."""
+    tgt_size: int
+    """Size of the target vocabulary, V."""
+    vocabulary: str = ""
+    """Checksum of the vocabulary; "" if unknown."""
+
+
 class StoreWriter(AbstractContextManager["StoreWriter"]):
     """Writes one split, in a `with` statement.
 
@@ -97,10 +110,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         folder: Path,
         name: str,
         dtype: npt.DTypeLike,
-        tgt_size: int,
-        fingerprint: str = "",
+        metadata: StoreMetadata,
         n_shards: int = 0,
-        vocabulary: str = "",
     ) -> None:
         """Prepares the first shard; its files are created when examples are added.
 
@@ -108,19 +119,13 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             folder: folder of the store.
             name: name of the split.
             dtype: data type of the ids.
-            tgt_size: size of the target vocabulary, V; saved in the manifest.
-            fingerprint: fingerprint of the settings; saved in the manifest.
+            metadata: saved in the manifest.
             n_shards: number of shards that an interrupted write has completed.
-            vocabulary: checksum of the vocabulary, "" if unknown; saved in the manifest.
         """
         self._folder = folder
         self._name = name
         self._dtype = np.dtype(dtype)
-        self._metadata = {
-            "fingerprint": fingerprint,
-            "tgt_size": tgt_size,
-            "vocabulary": vocabulary,
-        }
+        self._metadata = asdict(metadata)
         self.n_shards = n_shards
         """Number of complete shards."""
         self._start_shard()

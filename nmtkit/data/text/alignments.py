@@ -376,14 +376,14 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     linked_sources = {source for source, _ in links}
     linked_targets = {target for _, target in links}
 
-    def add(source: int, target: int, both_free: bool) -> bool:
-        """Adds a link from the union if either of its words, or both if `both_free` is set, is still unlinked.
+    def add(source: int, target: int, requires_free_pair: bool) -> bool:
+        """Adds a link from the union if either of its words, or both if `requires_free_pair` is set, is still unlinked.
 
         Returns whether the link was added.
         """
         source_is_free = source not in linked_sources
         target_is_free = target not in linked_targets
-        if both_free:
+        if requires_free_pair:
             fits = source_is_free and target_is_free
         else:
             fits = source_is_free or target_is_free
@@ -402,10 +402,10 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
             if (source, target) not in links:
                 continue
             for source_step, target_step in _NEIGHBOURS:
-                if add(source + source_step, target + target_step, both_free=strict):
+                if add(source + source_step, target + target_step, requires_free_pair=strict):
                     grows = True
     if method.startswith("grow-diag-final"):
-        both_free = strict or method.endswith("-and")
+        requires_free_pair = strict or method.endswith("-and")
         for source, target in (*sorted(forward), *sorted(backward)):
-            add(source, target, both_free=both_free)
+            add(source, target, requires_free_pair=requires_free_pair)
     return frozenset(links)

@@ -117,14 +117,13 @@ class Block:
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """Texts by column."""
         sides = [self.src]
         if self.tgt is not None:
             sides.append(self.tgt)
         return dict(zip(self.text_columns, sides, strict=False))
 
     def examples(self) -> Iterator[Example]:
-        """Yields the examples one by one."""
+        """Yields the rows of the block as examples, in order; features are read only when they are accessed."""
         files = self.files.tolist()
         columns: dict[str, Any] = {
             **self.columns,

@@ -216,8 +216,9 @@ class SplitFiles(Settings):
     """Files with the lines of tgt, split into the words that the alignment refers to. Needed only if tgt is split
     differently."""
     alignment_base: Literal[0, 1] | None = None
-    """Number that the links use for the first word of a sentence: 0 or 1. Default: 0, but the setting is required if
-    the links for training seem to use 1."""
+    """Number that the links use for the first word of a sentence: 0 or 1. It is 1 in the gold links of Vilar et al.
+    2006, which need `--oneRef` in the scorer of Zenkel et al. 2019. Default: 0, but the setting is required if the
+    links for training seem to use 1."""
     stories: list[str] = Field(default_factory=list)
     """Folders of .story files in CNN/DailyMail format, used instead of src and tgt. Each file contains an article and
     its summary; each sentence of the summary follows a line `@highlight`."""
@@ -246,7 +247,8 @@ class SplitFiles(Settings):
     token, such as fra_Latn. For other models, `de` becomes the tag <2de>."""
     directions: list[str] = Field(default_factory=list)
     """Translation directions, such as en-de: one for each src file, JSONL file or folder of stories. Validation and
-    test scores are also reported for each direction. Use "" for a file without a direction."""
+    test scores are also reported for each direction, as in Johnson et al. 2017. Use "" for a file without a
+    direction."""
 
     encoding: str | dict[str, str] = ""
     """Encoding of the text if it is not UTF-8: any encoding that Python supports, such as cp1252, koi8-r, shift_jis or
@@ -435,7 +437,7 @@ class DataConfig(Settings):
     to max_length, in all splits; truncated targets still end with EOS."""
     max_ratio: float | None = Field(default=None, gt=1.0)
     """Maximum ratio of the longer side's token count to the shorter side's. Pairs with a larger ratio are left out of
-    training. Default: no limit."""
+    training; the limit is 1.5 in fairseq's preparation of WMT14 (Gehring et al. 2017). Default: no limit."""
     drop_duplicates: bool = False
     """Leave repeated pairs out of training, except for the first occurrence."""
 

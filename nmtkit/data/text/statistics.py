@@ -42,7 +42,7 @@ class CorpusStatistics:
     """Number of pairs without an empty side."""
     src: SideStatistics
     tgt: SideStatistics
-    both: SideStatistics
+    joint: SideStatistics
     """Statistics of both sides as one text, for a joint vocabulary."""
     one_script: bool
     """Whether both sides use the same script, so that a joint vocabulary makes sense."""
@@ -187,7 +187,7 @@ class CorpusCounter:
             pairs=self.pairs,
             src=_side_statistics(self._src),
             tgt=_side_statistics(self._tgt),
-            both=_side_statistics(self._src, self._tgt),
+            joint=_side_statistics(self._src, self._tgt),
             one_script=overlap >= 0.5,
             one_text=one_text,
         )

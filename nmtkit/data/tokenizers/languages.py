@@ -152,7 +152,7 @@ def in_direction(
     Raises a RecipeError for a language that the model does not have.
     """
     names = language_names(tokenizers.config.specials)
-    affixes = affixes_in_direction(tokenizers.config.affixes, names, source, target)
+    affixes = affixes_in_direction(tokenizers.config.affixes, names, source=source, target=target)
     return with_affixes(tokenizers, affixes)
 
 

@@ -199,7 +199,9 @@ class UnigramSampler(SubwordSampler):
         ids: list[int] = []
         position = 0
         while position < len(word):
-            chosen = bisect_right(bounds, draw(), firsts[position], firsts[position + 1])
+            first = firsts[position]
+            end = firsts[position + 1]
+            chosen = bisect_right(bounds, draw(), lo=first, hi=end)
             ids.append(piece_ids[chosen])
             position = ends[chosen]
         return ids

@@ -31,6 +31,8 @@ from nmtkit.data.tokenizers.subword_sampling import (
 )
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
+_INVISIBLE = frozenset({PAD, BOS, EOS})
+"""Ids that `Tokenizer.pieces` leaves out."""
 WORD_START = "▁"
 """Marks the first piece of a word."""
 
@@ -235,7 +237,7 @@ class Tokenizer(ABC):
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """Converts ids to tokens, without PAD, BOS and EOS; the ids V, V+1, ... stand for the words in `oov`."""
-        visible = (number for number in ids if number not in (PAD, BOS, EOS))
+        visible = [number for number in ids if number not in _INVISIBLE]
         return self.vocabulary.tokens_of(visible, oov)
 
     def join(self, pieces: Iterable[str]) -> str:

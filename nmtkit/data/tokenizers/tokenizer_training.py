@@ -123,7 +123,7 @@ def learn_from_samples(
     Args:
         config: the settings of the tokenizers.
         samples: at least one sample. The first one determines the text columns and the type of the labels; in training,
-            it is that of the recipe, and the others are those of its stages. Each sample has its own limit and stride,
+            the first is the recipe's sample; the rest belong to its stages. Each sample has its own limit and stride,
             so large corpora do not contribute in proportion to their sizes.
         report: if there is text, receives the kind and size of the tokenizers and the number of examples, as
             `DataReport.tokenizer`.
@@ -148,7 +148,7 @@ def learn_from_samples(
         texts = [getattr(example, column) for example in examples]
         lines_by_column[column] = [text for text in texts if text is not None]
     tokenizers: dict[str, Tokenizer] = {}
-    # The condition is that of `Tokenizers.load`. Recipes reject settings for single columns if `joint` is true.
+    # Same condition as in `Tokenizers.load`. If `joint` is true, recipes reject per-column settings.
     if config.joint and len(text_columns) == 2:
         all_lines = list(chain.from_iterable(lines_by_column.values()))
         joint_tokenizer = _learn(config, all_lines, "text")
@@ -171,8 +171,8 @@ def learn_from_samples(
 def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
     """Returns a note on bpe and unigram vocabularies that are smaller than `vocab_size`; "" if there are none.
 
-    Other kinds are not reported, because a small vocabulary is usual with them. Those of words and characters contain
-    all words or characters that are frequent enough, and wordpiece stops when no merge increases the likelihood.
+    Other kinds are not reported, because a small vocabulary is usual with them. Word and character vocabularies contain
+    every sufficiently frequent word or character, and wordpiece stops when no merge increases the likelihood.
     """
     shortfalls: list[str] = []
     for column, tokenizer in tokenizers.items():
@@ -232,7 +232,7 @@ def _label_vocabulary(samples: Sequence[TokenizerSample]) -> LabelVocabulary | N
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], description: str) -> Tokenizer:
-    """Trains a tokenizer on lines; `description` stands for them in messages."""
+    """Trains a tokenizer on lines; `description` names them in messages."""
     match config.kind:
         case "word" | "whitespace" | "pieces":
             # The lines may contain the name of a special token, such as MASK. Kinds `word` and `whitespace` read it as

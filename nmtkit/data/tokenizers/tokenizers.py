@@ -103,7 +103,10 @@ class Tokenizers(dict[str, Tokenizer]):
         columns = {}
         for column, tokenizer in self.items():
             columns[column] = HuggingFaceTokenizer(
-                config, tokenizer.content(), tokenizer.vocabulary, column
+                config=config,
+                content=tokenizer.content(),
+                vocabulary=tokenizer.vocabulary,
+                column=column,
             )
         return Tokenizers(
             config=config, columns=columns, labels=self.labels, features=self.features
@@ -175,7 +178,9 @@ class Tokenizers(dict[str, Tokenizer]):
                     vocabulary_file = folder / f"{name}{WordTokenizer.suffix}"
                     vocabularies[name] = Vocabulary.load(vocabulary_file, config.special_tokens)
                 stem = folder / (column if config.kind == "marian" else name)
-                columns[column] = load_tokenizer(config, stem, vocabularies[name], column)
+                columns[column] = load_tokenizer(
+                    config, stem, table=vocabularies[name], column=column
+                )
             return cls(config, columns)
         if is_joint:
             columns = dict.fromkeys(texts, load_tokenizer(config, folder / "joint"))
@@ -214,7 +219,9 @@ def load_tokenizer(
     try:
         if kind == "huggingface":
             assert table is not None, "a Hugging Face tokenizer needs a vocabulary"
-            return HuggingFaceTokenizer(config, content, table, column)
+            return HuggingFaceTokenizer(
+                config=config, content=content, vocabulary=table, column=column
+            )
         return SentencePieceTokenizer(config, content, table)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault

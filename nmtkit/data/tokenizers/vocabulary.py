@@ -11,7 +11,10 @@ from nmtkit.core.columns import ColumnType
 from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.files import bytes_checksum
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD = 0
+UNK = 1
+BOS = 2
+EOS = 3
 RESTORE_HINT = (
     "copy the folder again, or recreate this file from the same text with "
     "`nmtkit preprocess RECIPE --run DIR`"
@@ -117,7 +120,7 @@ class Vocabulary:
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """Converts ids to tokens; the ids V, V+1, ... stand for the words in `oov`."""
         if not oov:
-            return [self.tokens[number] for number in ids]
+            return list(map(self.tokens.__getitem__, ids))
         size = len(self.tokens)
         tokens = []
         for number in ids:

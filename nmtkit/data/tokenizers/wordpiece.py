@@ -39,7 +39,7 @@ class Merges:
         self._pair_symbols = np.zeros((64, 2), np.int64)
         """Numbers of the two symbols in each pair."""
         self._pair_words: list[set[int]] = []
-        """Numbers of the words that contain each pair or once contained it."""
+        """Indices of the words that contain, or once contained, each pair."""
         for number in range(len(self.words)):
             self._count(number, 1)
 

@@ -102,7 +102,7 @@ def token_spans(
 ) -> list[list[tuple[int, int]]]:
     """Returns the token range `(first, end)` of each word in each line; for the arguments, see `cut_words`."""
     spans_by_line = []
-    for segmentation in cut_words(tokenizer, lines, segmented, places):
+    for segmentation in cut_words(tokenizer, lines, segmented=segmented, places=places):
         spans = [(first, first + len(parts)) for first, parts in segmentation.shares]
         spans_by_line.append(spans)
     return spans_by_line

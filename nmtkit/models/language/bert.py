@@ -6,7 +6,7 @@ heads read its final states h (section 3.1; h_1 is the state at BOS, which serve
     P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word embeddings
     P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: is next; class 1: is not
 
-The weights of the encoder have the same names as in `nmtkit.models.transformer`, so that they can initialise that
+The weights of the encoder have the same names as in `nmtkit.models.transformer`, so that they can initialize that
 model.
 
 Notation: as in `models/base.py`.
@@ -38,7 +38,7 @@ class StackConfig(LayersConfig):
     """Number of layers."""
     norm: Literal["pre", "post"] = "post"
     """Where layer normalization is applied: after each sub-layer (post), as in the paper, or before it (pre), which
-    needs no long warm-up."""
+    needs no long warm-up (Xiong et al. 2020)."""
     activation: Activation = "gelu"
     """Activation function of the feed-forward networks."""
 
@@ -47,8 +47,8 @@ class EncoderConfig(StackConfig):
     """Settings shared by BERT and ELECTRA."""
 
     embedding_size: Width | None = Field(default=None, ge=1)
-    """Size of the embeddings, which a linear layer maps to hidden_size. Default: hidden_size, without a linear
-    layer."""
+    """Size of the embeddings, which a linear layer maps to hidden_size (Lan et al. 2020; 128 in ELECTRA-small).
+    Default: hidden_size, without a linear layer."""
     max_positions: Width = Field(default=512, ge=1)
     """Number of learned position embeddings, which limits the text length in tokens, including BOS and EOS."""
     segments: int = Field(default=2, ge=1, le=1000)
@@ -63,7 +63,6 @@ class BertConfig(EncoderConfig):
     """
 
     kind: Literal["bert"] = "bert"
-    """Model type."""
     next_sentence: bool = False
     """Whether the model has a head for the objective next_sentence, which uses texts with two segments."""
 
@@ -106,21 +105,24 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         ids = inputs.ids  # (B, S)
         segments = inputs.segments  # (B, S)
         if segments is None:
-            segments = torch.zeros_like(ids)
+            segments = torch.zeros_like(ids)  # (B, S)
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(inputs.mask, 0.0, -torch.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
-        (states,) = run_by_length(self._encode_group, inputs.lengths, ids, segments, bias)
+        (states,) = run_by_length(
+            self._encode_group, inputs.lengths, [ids, segments, bias]
+        )  # (B, S, H)
         return states
 
     def _encode_group(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
         """Returns the states `(b, s, H)` of a group of texts `(b, s)` from a batch, as a list of one tensor."""
         length = ids.shape[1]
-        embedded = self.src_embedding(ids)  # (b, s, E)
         # Figure 2: the sum of word, position and segment embeddings.
-        embedded = embedded + self.src_positions(length) + self.segment_embedding(segments)
-        embedded = self.src_embedding_norm(embedded)
-        embedded = self.dropout(embedded)
+        words = self.src_embedding(ids)  # (b, s, E)
+        positions = self.src_positions(length)  # (s, E)
+        embedded = words + positions + self.segment_embedding(segments)  # (b, s, E)
+        embedded = self.src_embedding_norm(embedded)  # (b, s, E)
+        embedded = self.dropout(embedded)  # (b, s, E)
         states = self.widen(embedded)  # (b, s, H)
         for layer in self.encoder:
             states = layer(states, bias)  # (b, s, H)
@@ -171,6 +173,6 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
         """Returns the logits of P(is next), `(B, 2)`: whether the second segment follows the first one."""
         first_state = output.features[:, 0]  # (B, H), at BOS
         pooled = self.pooler(first_state)  # (B, H)
-        pooled = torch.tanh(pooled)
+        pooled = torch.tanh(pooled)  # (B, H)
         logits: Tensor = self.next_sentence(pooled)  # (B, 2)
         return logits

@@ -56,20 +56,21 @@ class RecurrentLMConfig(ModelConfig):
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Dropout rate on embeddings, between layers, and on the input of the output layer."""
     variational: bool = True
-    """Whether all words in a text share one dropout mask; otherwise a mask is sampled for each word."""
+    """Whether all words in a text share one dropout mask (Gal and Ghahramani 2016); otherwise a mask is sampled for
+    each word."""
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout rate on the previous state that a layer reads, with one mask per batch."""
+    """Dropout rate on the previous state that a layer reads, with one mask per batch (Gal and Ghahramani 2016)."""
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Proportion of the vocabulary whose embeddings are set to zero in each batch."""
+    """Proportion of the vocabulary whose embeddings are set to zero in each batch (Gal and Ghahramani 2016)."""
     tie: Literal["none", "decoder"] = "decoder"
-    """Layers that share a weight matrix. none: no layers. decoder: the embedding and the output layer."""
+    """Layers that share a weight matrix. none: no layers. decoder: the embedding and the output layer
+    (Press and Wolf 2017; Inan et al. 2017)."""
 
 
 class RnnLMConfig(RecurrentLMConfig):
     """Settings of the LSTM language model."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
-    """Model type."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         width = config.hidden_size
         vocabulary_size = sizes["tgt"]
         self.tgt_embedding = nn.Embedding(vocabulary_size, width)
-        self.decoder = build_rnn("lstm", width, width, config.layers)
+        self.decoder = build_rnn("lstm", width, width, layers=config.layers)
         self.output = nn.Linear(width, vocabulary_size)
         init_weights(self, "xavier")
         self.tie_output()
@@ -135,7 +136,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
             states = self._run_layer(
                 states, input_weight, recurrent_weight, biases=biases
             )  # (B, T, H)
-            states = self.drop(states)
+            states = self.drop(states)  # (B, T, H)
         return ModelOutput(states)
 
     def embed(self, words: Tensor) -> Tensor:

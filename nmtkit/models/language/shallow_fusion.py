@@ -26,7 +26,7 @@ from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutpu
 class ShallowFusion(JointDecoder):
     """A translation model and a language model over the same target vocabulary; see the module docstring.
 
-    The attention is that of the translation model. There is no p_gen, since the sums do not separate copying from
+    Attention comes from the translation model. There is no p_gen, since the sums do not separate copying from
     generating.
     """
 

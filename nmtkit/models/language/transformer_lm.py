@@ -52,11 +52,11 @@ class TransformerLMConfig(LayersConfig):
     """
 
     kind: Literal["transformer_lm"] = "transformer_lm"
-    """Model type."""
     layers: Depth = Field(default=4, ge=1)
     """Number of layers."""
     positions: Literal["learned", "sinusoidal"] = "learned"
-    """Position encodings. learned: learned vectors. sinusoidal: sinusoids of fixed wavelengths."""
+    """Position encodings. learned: learned vectors. sinusoidal: sinusoids of fixed wavelengths. Both are in
+    Vaswani et al. 2017, section 3.5."""
     max_positions: Width = Field(default=1024, ge=1)
     """Number of learned position embeddings, which limits the text length in tokens; sinusoids impose no limit."""
     activation: Activation = "gelu_tanh"

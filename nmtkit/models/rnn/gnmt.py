@@ -50,7 +50,6 @@ class GnmtConfig(RecurrentConfig):
     """Settings of GNMT. The defaults suit small corpora; the paper uses 8 layers, and a size of 1024 throughout."""
 
     kind: Literal["gnmt"] = "gnmt"
-    """Model type."""
     # At least two, since a single layer would be bidirectional, with states of size 2H for the attention.
     layers: Depth = Field(default=4, ge=2)
     """Number of LSTM layers in the encoder and in the decoder; only the bottom encoder layer is bidirectional."""
@@ -103,7 +102,7 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
             states_size = config.embedding_size if layer == 0 else hidden_size
             self.decoder.append(build_rnn("lstm", states_size + hidden_size, hidden_size))
         self.output = nn.Linear(hidden_size, sizes["tgt"])
-        # Not `config.initialisation`, because in `init_weights`, "paper" is the initialisation of a different paper.
+        # Not `config.initialisation`, because in `init_weights`, "paper" is the initialization of a different paper.
         init_weights(self, "xavier")
         self.tie_output()
         if config.initialisation == "paper":
@@ -151,8 +150,8 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
 
         # Equations 4 and 5: the bottom layer runs word by word, because the attention for word i depends on y_{i-1}.
         n_sentences = len(memory.mask)
-        hidden = initial_hidden[0]
-        cell: Tensor | None = initial_cell[0]
+        hidden = initial_hidden[0]  # (N, 1, H)
+        cell: Tensor | None = initial_cell[0]  # (N, 1, H)
         bottom_states = []
         step_contexts = []
         step_weights = []
@@ -160,11 +159,13 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         for word in words.unbind(1):  # (N, E)
             query = hidden.reshape(n_sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
             context, weights = self.attention(
-                query, memory.keys, memory.values, memory.mask
+                query, memory.keys, memory.values, mask=memory.mask
             )  # (B, K, H), (B, K, S)
             context = context.flatten(0, 1)  # (N, H), a_i
             inputs = torch.cat([word, context], -1)  # (N, E+H)
-            hidden, cell = rnn_step(self.decoder[0], inputs, hidden, cell)  # (N, 1, H), (N, 1, H)
+            hidden, cell = rnn_step(
+                self.decoder[0], inputs, hidden=hidden, cell=cell
+            )  # (N, 1, H), (N, 1, H)
             bottom_states.append(hidden[:, 0])
             step_contexts.append(context)
             step_weights.append(weights.flatten(0, 1))
@@ -176,11 +177,13 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         # Equations 5 and 6: each of the other layers runs over all words at once.
         for index, layer in enumerate(self.decoder[1:], start=1):  # computes x^l with l = index + 1
             inputs = torch.cat([self.dropout(states), contexts], -1)  # (N, T, 2H)
-            hidden = initial_hidden[index]
-            cell = initial_cell[index]
+            hidden = initial_hidden[index]  # (N, 1, H)
+            cell = initial_cell[index]  # (N, 1, H)
             if ids.shape[1] == 1:
                 # For a single word, `rnn_step` has less overhead than calling the layer.
-                hidden, cell = rnn_step(layer, inputs[:, 0], hidden, cell)  # (N, 1, H), (N, 1, H)
+                hidden, cell = rnn_step(
+                    layer, inputs[:, 0], hidden=hidden, cell=cell
+                )  # (N, 1, H), (N, 1, H)
                 layer_states = hidden
             else:
                 layer_states, final_state = run_rnn(

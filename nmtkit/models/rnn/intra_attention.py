@@ -1,6 +1,6 @@
 """Intra-attention: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization".
 
-A bidirectional LSTM encodes the article as states h_i; its final states initialise the LSTM of the decoder. In each
+A bidirectional LSTM encodes the article as states h_i; its final states initialize the LSTM of the decoder. In each
 step, the decoder reads one word and updates its state to s_t. With s_t, it attends to the article and to its own
 earlier states:
 
@@ -35,7 +35,7 @@ Differences from the paper:
   (the backward direction ends at the first word), and includes the memory cells.
 * The quotient of eq. 3 may overflow, or be zero divided by zero. Here everything is computed with logarithms: the
   *past* of a source position, log(sum_{j<t} exp(e_ji)), is subtracted from its energy.
-* The paper does not specify the initialisation, and uses no dropout. Here the weights are initialised as in the other
+* The paper does not specify the initialization, and uses no dropout. Here the weights are initialized as in the other
   models; dropout is applied to embeddings, to encoder states and before the output layer.
 
 Notation: as in `models/base.py`, and:
@@ -48,7 +48,7 @@ Notation: as in `models/base.py`, and:
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -136,16 +136,16 @@ class IntraAttentionConfig(RecurrentConfig):
     `hidden_size` is the size of the decoder; each direction of the encoder has half as many units.
     """
 
+    copying: ClassVar[bool] = True
+    """The decoder can copy words of the article, including unknown ones; see `ModelConfig.copies`."""
+
     kind: Literal["intra_attention"] = "intra_attention"
-    """Model type."""
     embedding_size: Width = Field(default=128, ge=1)
     """Size of word vectors on both sides."""
     tie: Tie = "decoder"
     """Layers that share weights. none: no layers. embeddings: both embeddings (needs a joint vocabulary). decoder: the
     target embedding and the output layer, whose matrix is then tanh(W_emb W_proj) (eq. 13). all: all three, as in the
     paper."""
-    copying: bool = True
-    """Whether the decoder can copy words of the article, including unknown ones."""
     own_words: float = Field(default=0.25, ge=0, le=1)
     """Probability that, during training, the decoder reads its own previous prediction instead of the reference word
     (similar to scheduled sampling, but with a constant probability)."""
@@ -235,7 +235,7 @@ class IntraAttention(
         )
         self.intra_decoder = IntraDecoderAttention(hidden_size)
         features_size = 3 * hidden_size
-        self.switch = nn.Linear(features_size, 1) if config.copying else None
+        self.switch = nn.Linear(features_size, 1)
         self.projection: nn.Linear | None = None
         self.output: nn.Linear | None = None
         if config.tie in ("decoder", "all"):
@@ -244,7 +244,7 @@ class IntraAttention(
             # Unpacked, because `logits` reads its weight.
             self.output = UnpackedLinear(features_size, sizes["tgt"], bias=False)
         # Not part of `output`, so that `logits` and the names in checkpoints are the same for both kinds of layers.
-        self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
+        self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))  # (V,)
         self._is_final = False
         """Whether the weights no longer change; see `finalize`."""
         self._is_converted = False
@@ -337,7 +337,7 @@ class IntraAttention(
         visible = cache.visible_before()  # (B, W, P*K)
         intra_contexts = self.intra_decoder(decoder_states, earlier_states, visible)  # (B, W, H)
         features = torch.cat([decoder_states, contexts, intra_contexts], -1)  # (B, W, 3H)
-        output = self._join(features.flatten(0, 1), weights.flatten(0, 1))
+        output = self._join(features.flatten(0, 1), weights.flatten(0, 1))  # (N, *)
         new_past = torch.logaddexp(past, energies).flatten(0, 1)  # (N, S)
         return output, IntraAttentionState(hidden=hidden, cell=cell, past=new_past)
 
@@ -348,7 +348,7 @@ class IntraAttention(
         """Runs all steps at once. In training, some words are first replaced with the model's own predictions."""
         words = batch.targets.shifted  # (B, T)
         if self.training and self.own_prediction_rate:
-            words = self._with_own_predictions(words, memory)
+            words = self._with_own_predictions(words, memory)  # (B, T)
         embedded = self._embed(words)  # (B, T, E)
         first_state = layers_first(memory.hidden, memory.cell)
         decoder_states, _ = run_rnn(self.decoder, embedded, first_state)  # (B, T, H), s_t
@@ -365,7 +365,7 @@ class IntraAttention(
         if self._is_converted:
             # `Decoder.logits`, which applies the module `output`.
             return super().logits(output, memory)
-        weight, bias = self.output_layer(memory)
+        weight, bias = self.output_layer(memory)  # (V, 3H), (V,)
         output_layer = partial(F.linear, weight=weight, bias=bias)
         return project_to_vocabulary(output_layer, output.features, memory.shortlist)
 
@@ -404,13 +404,11 @@ class IntraAttention(
 
         The weights are always part of the output, since computing them costs nothing extra.
         """
-        features = self.dropout(features)
-        copy_gate = None
-        if self.switch is not None:
-            # The paper's switch is p(copy), so p_gen is the sigmoid of the negative logit.
-            copy_logits = self.switch(features)  # (..., 1)
-            copy_logits = copy_logits.to(at_least_float32(copy_logits))
-            copy_gate = torch.sigmoid(-copy_logits)  # (..., 1)
+        features = self.dropout(features)  # (..., 3H)
+        # The paper's switch is p(copy), so p_gen is the sigmoid of the negative logit.
+        copy_logits = self.switch(features)  # (..., 1)
+        copy_logits = copy_logits.to(at_least_float32(copy_logits))  # (..., 1)
+        copy_gate = torch.sigmoid(-copy_logits)  # (..., 1)
         return ModelOutput(features=features, attention=weights, copy_gate=copy_gate)
 
     @torch.no_grad()
@@ -429,7 +427,7 @@ class IntraAttention(
         state = self.start(memory)
         for step, replaces_next in enumerate(is_replaced.tolist()):
             tokens = words[:, step]  # (B,)
-            output, state = self.advance(tokens, state, memory, cache)
+            output, state = self.advance(tokens, state, memory, cache=cache)  # (B, *)
             cache.next_step()
             if replaces_next:
                 log_probs = self.predict(output, memory)  # (B, X)

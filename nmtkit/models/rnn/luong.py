@@ -13,7 +13,7 @@ of an earlier step, so training runs the decoder over the whole target in one ca
 once.
 
 With `copying`, a gate computed from h~_t gives the probability of generating instead of copying, as in See et al. 2017,
-eq. 8 and 9. The copy weights are the weights of c_t, or those of a second attention with the query h~_t, as in the
+eq. 8 and 9. The copy weights are the weights of c_t, or come from a second attention with the query h~_t, as in the
 summarizers of OpenNMT-py.
 
 With `reverse_source` (section 4.1), weights, positions and windows still refer to the original order of the source:
@@ -63,7 +63,6 @@ class LuongConfig(StackedConfig):
     """
 
     kind: Literal["luong"] = "luong"
-    """Model type."""
     cell: CellKind = "lstm"
     """Type of the recurrent cells."""
     bridge: BridgeKind | Literal["relu"] = "copy"
@@ -75,7 +74,8 @@ class LuongConfig(StackedConfig):
     attention_size: Width = Field(default=256, ge=1)
     """Number of hidden units in an additive score; other scores do not use this setting."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Maximum source length for a location score, in tokens including EOS; other scores have no limit."""
+    """Maximum source length for a location score, in tokens including EOS, because the score has a row of weights for
+    each source position (Luong et al. 2015, eq. 8); other scores have no limit."""
     window: WindowKind = "global"
     """Source positions that a word may attend to. global: all of them. local_m: a window around the source position
     that equals the word's own position. local_p: a window around a predicted position."""
@@ -115,7 +115,8 @@ class LuongConfig(StackedConfig):
                 "`hard_attention` can be combined neither with copying nor with `window: local_p`, whose weights do "
                 "not sum to one; set copying to none, and window to global or local_m"
             )
-        self.require_bridge_fits(self.bridge)
+        if self.bridge == "copy":
+            self.require_copy_fits("set bridge to tanh or linear")
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
 
@@ -180,7 +181,8 @@ class Luong(
         )
         # Users can register their own classes, whose parameter names may differ, so the sizes are passed by position.
         build_score = SCORES.get(config.score)
-        score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
+        score_sizes = (hidden_size, memory_size, config.attention_size, config.max_positions)
+        score = build_score(*score_sizes)
         window = build_window(config.window, hidden_size, config.window_size)
         self.attention = Attention(score, window, config.hard_attention)
         self.attentional = nn.Linear(
@@ -190,9 +192,7 @@ class Luong(
         self.copy_gate = nn.Linear(hidden_size, 1) if config.copies else None
         self.copy_attention = None
         if config.copying == "own":
-            copy_score = build_score(
-                hidden_size, memory_size, config.attention_size, config.max_positions
-            )
+            copy_score = build_score(*score_sizes)
             self.copy_attention = Attention(copy_score)
         self.output = nn.Linear(hidden_size, sizes["tgt"])
         init_weights(self, config.initialisation)
@@ -201,7 +201,7 @@ class Luong(
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
-            # Attentional states are small at first and never exceed one in magnitude. With Xavier initialisation, all
+            # Attentional states are small at first and never exceed one in magnitude. With Xavier initialization, all
             # words would have almost the same logits, and the first updates would make less progress.
             nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden_size))
 
@@ -211,7 +211,7 @@ class Luong(
         if not self.source_end:
             mask = mask_without_eos(inputs.mask)  # (B, S)
             lengths = inputs.lengths - 1  # (B,), on the CPU
-            lengths = lengths.clamp(min=1)
+            lengths = lengths.clamp(min=1)  # (B,)
             inputs = replace(inputs, mask=mask, lengths=lengths)
             batch = replace(batch, inputs=inputs)
         score = self.attention.score
@@ -242,7 +242,7 @@ class Luong(
         if state.fed is not None:
             inputs = torch.cat([inputs, state.fed], -1)  # (N, E+H)
         hidden, cell = rnn_step(
-            self.decoder, inputs, state.hidden, state.cell
+            self.decoder, inputs, hidden=state.hidden, cell=state.cell
         )  # (N, L, H), (N, L, H)
         top_states = hidden[:, -1:]  # (N, 1, H), h_t
         attentional, weights, centres = self._attend(
@@ -258,7 +258,8 @@ class Luong(
             centres=centres,
         )
         fed = None if state.fed is None else attentional
-        return output, LuongState(hidden, cell, fed, state.position + 1)
+        position = state.position + 1  # (N,)
+        return output, LuongState(hidden=hidden, cell=cell, fed=fed, position=position)
 
     def unroll(
         self, batch: Batch, memory: LuongMemory, need_attention: bool = False
@@ -281,7 +282,7 @@ class Luong(
                 states, state.position, memory, draws=draws
             )  # (B, t, *)
             fed = None if state.fed is None else attentional[:, -1]  # (B, H)
-            position = state.position + chunk_length
+            position = state.position + chunk_length  # (B,)
             state = LuongState(hidden=hidden, cell=cell, fed=fed, position=position)
             chunks.append(attentional)
             chunk_weights.append(weights)
@@ -304,7 +305,7 @@ class Luong(
 
     def _embed(self, ids: Tensor) -> Tensor:
         if self.copy_gate is not None:
-            ids = extended_to_unk(ids, self.sizes)
+            ids = extended_to_unk(ids, self.sizes)  # (...)
         words: Tensor = self.dropout(self.tgt_embedding(ids))  # (..., E)
         return words
 
@@ -338,14 +339,14 @@ class Luong(
         contexts_and_states = torch.cat([contexts, queries], -1)  # (B, Q, Hm+H)
         attentional = self.attentional(contexts_and_states)  # (B, Q, H), eq. 5
         if self.has_tanh:
-            attentional = torch.tanh(attentional)
-        attentional = self.dropout(attentional)
+            attentional = torch.tanh(attentional)  # (B, Q, H)
+        attentional = self.dropout(attentional)  # (B, Q, H)
         if self.copy_attention is not None:
             assert memory.copy_keys is not None, (
                 "`encode` must project keys for the second attention"
             )
             _, weights = self.copy_attention(
-                attentional, memory.copy_keys, memory.values, mask
+                attentional, memory.copy_keys, memory.values, mask=mask
             )  # (B, Q, S)
             # The second attention has no window.
             centres = None

@@ -62,24 +62,23 @@ from nmtkit.models.rnn.recurrent import (
 class PointerGeneratorConfig(StackedConfig):
     """Settings of the pointer-generator network.
 
-    The defaults are those of the paper, except for the initialisation, which suits Adam.
+    The defaults match the paper, except for the initialization, which suits Adam.
     """
 
     kind: Literal["pointer_generator"] = "pointer_generator"
-    """Model type."""
     embedding_size: Width = Field(default=128, ge=1)
     """Size of word vectors on both sides."""
     cell: CellKind = "lstm"
-    """Type of the recurrent cells."""
+    """Type of the recurrent cells; lstm, as in See et al. 2017, section 2.1."""
     bidirectional: bool = True
-    """Whether the encoder reads the source in both directions."""
+    """Whether the encoder reads the source in both directions, as in See et al. 2017, section 2.1."""
     attention_size: Width | None = Field(default=None, ge=1)
     """Number of hidden units of the attention score. Default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate on embeddings, between layers, on encoder states and before the output layer; 0 in the paper."""
     tie: Tie = "embeddings"
-    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings, as in the paper (needs a joint
-    vocabulary). decoder: the target embedding and the output layer. all: all three."""
+    """Layers that share a weight matrix. none: no layers. embeddings: both embeddings, as in See et al. 2017 (needs a
+    joint vocabulary). decoder: the target embedding and the output layer. all: all three."""
     copying: bool = True
     """Whether the decoder can copy source words, including unknown ones; false gives the paper's attention baseline."""
     coverage: bool = False
@@ -154,7 +153,7 @@ class PointerGenerator(
 
     @torch.no_grad()
     def _initialise_as_published(self) -> None:
-        """Initialises weights as in the authors' program; weights that it does not specify stay as in `xavier`."""
+        """Initializes weights as in the authors' program; weights that it does not specify stay as in `xavier`."""
         for layers in (self.encoder, self.decoder):
             for name, parameter in layers.named_parameters():
                 if "weight" in name:
@@ -201,7 +200,8 @@ class PointerGenerator(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, PointerGeneratorState]:
-        inputs, weights, state = self._step(self._word_inputs(tokens), state, memory)
+        word_inputs = self._word_inputs(tokens)  # (N, E)
+        inputs, weights, state = self._step(word_inputs, state, memory)  # (N, E), (N, S)
         cell = None if state.cell is None else state.cell[:, -1]  # (N, H)
         output = self._join(
             inputs=inputs,
@@ -223,7 +223,7 @@ class PointerGenerator(
         step_contexts = []
         step_weights = []
         for word_inputs in self._word_inputs(batch.targets.shifted).unbind(1):  # (B, E)
-            inputs, weights, state = self._step(word_inputs, state, memory)
+            inputs, weights, state = self._step(word_inputs, state, memory)  # (B, E), (B, S)
             step_inputs.append(inputs)
             step_hidden.append(state.hidden[:, -1])
             if state.cell is not None:
@@ -297,5 +297,5 @@ class PointerGenerator(
         parts = [features, inputs] if cell is None else [features, cell, inputs]
         gate_inputs = torch.cat(parts, -1)  # (..., *)
         gate_logits = self.gate(gate_inputs)  # (..., 1)
-        gate_logits = gate_logits.to(at_least_float32(gate_logits))
+        gate_logits = gate_logits.to(at_least_float32(gate_logits))  # (..., 1)
         return ModelOutput(features, weights, copy_gate=torch.sigmoid(gate_logits))

@@ -53,7 +53,8 @@ class RecurrentConfig(ModelConfig):
     """Layers that share a weight matrix. none: no layers. embeddings: both embeddings. decoder: the target embedding
     and the output layer. all: all three."""
     src_embedding: AnyEmbeddingConfig = None
-    """Contextual source embeddings: `kind` and its settings. Default: a table of word vectors."""
+    """Contextual source embeddings: `kind` and its settings (ELMo: Peters et al. 2018, section 3.3). Default: a table
+    of word vectors."""
 
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
@@ -102,7 +103,6 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def depth(self) -> int:
-        """Number of encoder layers."""
         return self.encoder_layers or self.layers
 
     @property
@@ -125,13 +125,16 @@ class StackedConfig(RecurrentConfig):
                 "additive"
             )
 
-    def require_bridge_fits(self, bridge: str) -> None:
-        """Raises a ValueError if the bridge copies the encoder's final states, but the decoder's shape differs."""
-        if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
+    def require_copy_fits(self, alternative: str) -> None:
+        """Raises a ValueError if the decoder, which copies the encoder's final states, has a different shape.
+
+        `alternative` is a remedy for users who want to keep the sizes.
+        """
+        if (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(
-                f"`bridge: copy` uses the final states of the encoder, which has {self.depth} x {self.memory_size} "
-                f"units (layers x state size), but the decoder has {self.layers} x {self.hidden_size}; make these "
-                "sizes equal, set bidirectional to false, or set bridge to tanh or linear"
+                f"the decoder's initial state is a copy of the final states of the encoder, which has {self.depth} x "
+                f"{self.memory_size} units (layers x state size), but the decoder has {self.layers} x "
+                f"{self.hidden_size}; make these sizes equal, set bidirectional to false, or {alternative}"
             )
 
     @override

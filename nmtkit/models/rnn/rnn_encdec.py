@@ -11,7 +11,7 @@ RNNencdec in Bahdanau et al. 2015):
 Without `feed_context`, with several LSTM layers and `reverse_source`, this is the model of Sutskever et al. 2014: the
 final state of the encoder becomes the initial state of the decoder, layer by layer, and the source is read backwards.
 With `initialisation: paper`, weights are uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al.,
-and otherwise initialised as in Bahdanau et al. The final states of both directions of a bidirectional encoder are
+and otherwise initialized as in Bahdanau et al. The final states of both directions of a bidirectional encoder are
 concatenated.
 
 In Cho's decoder, the reset gate is also applied to the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau
@@ -55,32 +55,24 @@ class RnnEncDecConfig(StackedConfig):
     """Settings of models without attention. The defaults give a small version of the model of Cho et al. 2014."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
-    """Model type."""
     maxout_size: Width | None = Field(default=256, ge=1)
     """Number of maxout units before the output layer; null: the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Whether each step and the output layer read a summary of the source; otherwise only the initial state of the
-    decoder depends on the source."""
-    bridge: BridgeKind | None = None
-    """The initial state of the decoder: a projection of the source summary (tanh or linear), a copy of the encoder's
-    final state (copy), or zero. Default: tanh with `feed_context`, otherwise copy."""
+    """Whether each step and the output layer read a summary of the source, and the decoder's initial state is a
+    projection of it, as in Cho et al. 2014; otherwise only the initial state depends on the source: it is the encoder's
+    final state, as in Sutskever et al. 2014."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
         output_size = "hidden_size" if self.maxout_size is None else "maxout_size"
         self.require_equal_where_tied("embedding_size", output_size)
-        if self.bridge == "zero" and not self.feed_context:
-            raise ValueError(
-                "`bridge: zero` hides the source from the decoder; set feed_context to true, or choose another bridge"
-            )
-        self.require_bridge_fits(self.bridge_kind)
+        if self.bridge_kind == "copy":
+            self.require_copy_fits("set feed_context to true")
         return self
 
     @property
     def bridge_kind(self) -> BridgeKind:
-        """The value of the setting `bridge`, or its default."""
-        if self.bridge is not None:
-            return self.bridge
+        """The initial state of the decoder: a projection of the source summary, or the encoder's final state."""
         return "tanh" if self.feed_context else "copy"
 
 
@@ -140,8 +132,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         if self.summary is not None:
             top_state = final_states[:, -1]  # (B, D), h
             summary = torch.tanh(self.summary(top_state))  # (B, H), c
-            if self.bridge.kind != "copy":
-                final_states = summary.unsqueeze(1)  # (B, 1, H)
+            final_states = summary.unsqueeze(1)  # (B, 1, H)
         hidden, cell = self.bridge(final_states, encoded.cell)  # (B, L, H), (B, L, H)
         return RnnEncDecMemory(
             mask=batch.inputs.mask,
@@ -162,7 +153,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
     ) -> tuple[ModelOutput, RecurrentState]:
         inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N, E) or (N, E+H)
         hidden, cell = rnn_step(
-            self.decoder, inputs, state.hidden, state.cell
+            self.decoder, inputs, hidden=state.hidden, cell=state.cell
         )  # (N, L, H), (N, L, H)
         features = self._features(hidden[:, -1], inputs)  # (N, *)
         return ModelOutput(features), RecurrentState(hidden, cell)
@@ -182,13 +173,13 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         features = output.features  # (..., *)
         if self.readout is not None:
             features = self.readout(features)  # (..., maxout_size)
-        features = self.dropout(features)
+        features = self.dropout(features)  # (..., *)
         return project_to_vocabulary(self.output, features, memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
         """Returns the inputs of the decoder for words `(N, T)`: word vectors and, if used, the summary."""
         words: Tensor = self.tgt_embedding(tokens)  # (N, T, E)
-        words = self.dropout(words)
+        words = self.dropout(words)  # (N, T, E)
         if memory.summary is None:
             return words
         hypotheses, steps = tokens.shape

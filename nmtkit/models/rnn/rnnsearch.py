@@ -42,7 +42,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, Draws, ScoreKind
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
+from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import (
@@ -61,22 +61,19 @@ class RnnSearchConfig(StackedConfig):
     """
 
     kind: Literal["rnnsearch"] = "rnnsearch"
-    """Model type."""
     attention_size: Width = Field(default=256, ge=1)
     """Number of hidden units in an additive score; other scores do not use this setting."""
     maxout_size: Width = Field(default=256, ge=1)
     """Number of maxout units between the decoder and the output layer."""
     bidirectional: bool = True
-    """Whether the encoder reads the source in both directions."""
+    """Whether the encoder reads the source in both directions, as in Bahdanau et al. 2015, section 3.2."""
     score: ScoreKind = "additive"
     """Score that compares a decoder state with encoder states; the paper uses additive."""
     max_positions: Width = Field(default=1024, ge=1)
-    """Maximum source length for a location score, in tokens including EOS; other scores have no limit."""
+    """Maximum source length for a location score, in tokens including EOS, because the score has a row of weights for
+    each source position (Luong et al. 2015, eq. 8); other scores have no limit."""
     hard_attention: bool = False
     """Whether each word attends to a single position, which is sampled in training (objective hard_attention)."""
-    bridge: BridgeKind = "tanh"
-    """The initial state of the decoder: a projection of the encoder's final state (tanh, as in the paper, or linear), a
-    copy of it (copy), or zero."""
     order: Literal["appendix", "look_generate_update"] = "appendix"
     """Order of attention and update. appendix: attention does not depend on the last word. look_generate_update:
     attention depends on the last word, as in the authors' program."""
@@ -88,7 +85,6 @@ class RnnSearchConfig(StackedConfig):
     def _fits_together(self) -> "RnnSearchConfig":
         self.require_equal_where_tied("maxout_size", "embedding_size")
         self.require_score_fits(self.score)
-        self.require_bridge_fits(self.bridge)
         return self
 
 
@@ -118,7 +114,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         self.attention = Attention(score, hard=config.hard_attention)
         # The bridge reads only the backward direction: h_1 in A.2.2.
         self.bridge = Bridge(
-            kind=config.bridge,
+            kind="tanh",
             cell=config.cell,
             input_size=config.width,
             hidden_size=hidden_size,
@@ -160,7 +156,9 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnSearchState]:
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N, E)
-        readout_states, context, weights, state = self._step(embedded, state, memory)
+        readout_states, context, weights, state = self._step(
+            embedded, state, memory
+        )  # (N, H), (N, Hm), (N, S)
         features = torch.cat([readout_states, embedded, context], -1)  # (N, H+E+Hm)
         return ModelOutput(features, weights), state
 
@@ -178,7 +176,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         for word_vectors in embedded.unbind(1):  # (B, E)
             readout_states, context, weights, state = self._step(
                 word_vectors, state, memory, draws=draws
-            )
+            )  # (B, H), (B, Hm), (B, S)
             step_states.append(readout_states)
             step_contexts.append(context)
             step_weights.append(weights)
@@ -221,7 +219,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         hidden_size = query.shape[1]
         queries = query.reshape(-1, beam_size, hidden_size)  # (B, K, H)
         contexts, weights = self.attention(
-            queries, memory.keys, memory.values, memory.mask
+            queries, memory.keys, memory.values, mask=memory.mask
         )  # (B, K, Hm), (B, K, S)
         if draws is not None:
             contexts = draws.sample_contexts(weights, memory.values)  # (B, K, Hm)

@@ -41,7 +41,7 @@ class CaptionPicture(ExamplePicture):
 
     @classmethod
     @override
-    def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
+    def from_answer(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
         if answer.attention is None:
             raise NmtkitError(
                 f"the model {reader.name!r} has no attention over a grid of regions; use "

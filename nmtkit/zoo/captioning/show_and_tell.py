@@ -119,7 +119,6 @@ class ShowAndTellConfig(CaptionerConfig):
     """Settings of Show and Tell. The defaults suit small corpora; the paper uses 512 for both sizes."""
 
     kind: Literal["show_and_tell"] = "show_and_tell"
-    """Model type."""
 
 
 @MODELS.register("show_and_tell")

@@ -30,7 +30,6 @@ class ShowAttendTellConfig(CaptionerConfig):
     """Settings of Show, Attend and Tell; the defaults suit small corpora."""
 
     kind: Literal["show_attend_tell"] = "show_attend_tell"
-    """Model type."""
     attention_size: Width = Field(default=256, ge=1)
     """Size of the attention layer that compares regions with the decoder state."""
     hard_attention: bool = False

@@ -24,7 +24,6 @@ class LstmnConfig(RecurrentLMConfig):
     """Settings of the LSTMN language model; the paper's models have 300 units and 1 or 3 layers."""
 
     kind: Literal["lstmn"] = "lstmn"
-    """Model type."""
 
 
 @MODELS.register("lstmn")

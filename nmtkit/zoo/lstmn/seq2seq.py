@@ -34,9 +34,8 @@ class LstmnSeq2SeqConfig(RecurrentConfig):
     """Settings of the LSTMN encoder-decoder. The defaults suit small corpora; the paper does not cover translation."""
 
     kind: Literal["lstmn_seq2seq"] = "lstmn_seq2seq"
-    """Model type."""
     layers: Depth = Field(default=1, ge=1)
-    """Number of layers in the encoder and in the decoder."""
+    """Number of layers in the encoder and in the decoder, stacked as in Cheng et al. 2016, section 3.3."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LstmnSeq2SeqConfig":

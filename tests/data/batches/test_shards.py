@@ -18,7 +18,7 @@ from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.batches.progress import PreprocessingProgress
 from nmtkit.data.batches.shards import RaggedArray
-from nmtkit.data.batches.store import Store, StoreWriter
+from nmtkit.data.batches.store import Store, StoreMetadata, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
@@ -179,7 +179,7 @@ def test_shards_of_different_stores_do_not_mix(
 
 def test_a_shard_is_full_by_its_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SHARD_SIZE", 10)
-    with StoreWriter(tmp_path, "train", "<u2", 9) as writer:
+    with StoreWriter(tmp_path, "train", "<u2", StoreMetadata(tgt_size=9)) as writer:
         writer.add({"src": RaggedArray.from_rows([[4] * 9], "<u2")})
         assert not writer.full
         writer.add({"src": RaggedArray.from_rows([[4]], "<u2")})

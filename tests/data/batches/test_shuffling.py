@@ -16,7 +16,7 @@ from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.batches.running_text import BlockStream
 from nmtkit.data.batches.shards import RaggedArray
 from nmtkit.data.batches.shuffling import EpochOrder
-from nmtkit.data.batches.store import Store, StoreWriter
+from nmtkit.data.batches.store import Store, StoreMetadata, StoreWriter
 
 SIZES = (500, 70, 30)
 WINDOW = 150
@@ -28,7 +28,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Examples of one token, repeated, in several shards; to be shuffled in small blocks."""
     monkeypatch.setattr(stores, "SHARD_EXAMPLES", 90)
     monkeypatch.setattr(shuffling, "BLOCK", 16)
-    with StoreWriter(tmp_path, "train", "<u2", 2000) as writer:
+    with StoreWriter(tmp_path, "train", "<u2", StoreMetadata(tgt_size=2000)) as writer:
         for begin in range(0, sum(SIZES), 10):
             texts = [[10 + number] * (1 + number % 7) for number in range(begin, begin + 10)]
             rows = RaggedArray.from_rows(texts, "<u2")

@@ -8,7 +8,7 @@ import pytest
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batches.progress import input_fingerprint
 from nmtkit.data.batches.shards import RaggedArray
-from nmtkit.data.batches.store import Store, StoreWriter
+from nmtkit.data.batches.store import Store, StoreMetadata, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
@@ -122,7 +122,7 @@ def test_a_fault_while_writing_leaves_the_old_store(tokenizers: Tokenizers, tmp_
 
 def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
-        with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
+        with StoreWriter(tmp_path, "train", dtype, StoreMetadata(tgt_size=70001)) as writer:
             writer.add({"src": RaggedArray.from_rows([[4, largest], []], dtype)})
         assert Store.open(tmp_path, "train").ids("src", 0).tolist() == [4, largest]
 

@@ -47,33 +47,20 @@ def test_sutskever_hands_over_the_last_state_of_the_reversed_source() -> None:
             torch.testing.assert_close(state.hidden[row, number], hidden[0, 0])
             torch.testing.assert_close(state.cell[row, number], cell[0, 0])
     assert model.readout is None
-    assert model.config.model_dump()["bridge"] is None
     assert not list(model.bridge.parameters())
 
 
 @torch.no_grad()
 def test_an_encoder_of_both_directions_is_summed_up_in_one_vector() -> None:
-    """And a copied first state is the encoder's own, while the summary is still fed."""
-    model, batch = (
-        build(bidirectional=True, encoder_hidden_size=2, bridge="copy"),
-        batch_of([[4, 5]]),
-    )
+    model, batch = build(bidirectional=True, encoder_hidden_size=2), batch_of([[4, 5]])
     memory = model.encode(batch)
     words = model.src_embedding(batch.inputs.ids)
     ahead, _ = model.encoder.forward_layers[0](words)
     back, _ = model.encoder.backward_layers[0](words.flip(1))
     final = torch.cat([ahead[:, -1], back[:, -1]], -1)
     torch.testing.assert_close(memory.summary, torch.tanh(model.summary(final)))
-    torch.testing.assert_close(memory.hidden, final[:, None])
-
-
-@torch.no_grad()
-def test_a_first_state_of_zero_leaves_the_source_to_the_fed_summary() -> None:
-    model = build(bridge="zero", layers=2, encoder_layers=1)
-    memories = [model.encode(batch_of([words])) for words in ([4, 5], [5, 4])]
-    assert torch.equal(memories[0].hidden, torch.zeros(1, 2, 4, dtype=torch.float64))
-    one, other = (Walk(model, memory).step(torch.tensor([BOS]))[0] for memory in memories)
-    assert not torch.allclose(one, other)
+    first = torch.tanh(model.bridge.hidden(memory.summary))
+    torch.testing.assert_close(memory.hidden, first[:, None])
 
 
 def test_the_initialisation_of_sutskever_is_uniform() -> None:

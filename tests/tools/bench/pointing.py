@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
         read = translator.rescore(pictures, captions, need_attention=True)  # type: ignore[arg-type]  # rows are lines
     looked, chance = [], []
     for rows, caption, line in zip(pictures, read, lines, strict=True):
-        picture = CaptionPicture.of(translator, rows, caption)
+        picture = CaptionPicture.from_answer(translator, rows, caption)
         assert picture.image is not None
         weights, grid, size = picture.weights, picture.grid, picture.image.shape[:2]
         for word, box in boxes_of(line):

@@ -26,7 +26,7 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
     system = Translator.load(run, device="cpu")
     rows = pictures[1].reshape(16, -1)
     caption = system.search([rows], need_attention=True)[0][0]
-    picture = CaptionPicture.of(system, rows, caption)
+    picture = CaptionPicture.from_answer(system, rows, caption)
     assert picture.grid == (4, 2)
     assert " ".join(picture.words) == caption.text
     assert caption.attention is not None
@@ -42,15 +42,15 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
         regions = np.zeros(shape, np.float32)
         given = replace(caption, attention=np.ones((len(picture.words) + 1, shape[0]), np.float32))
         if fits:
-            assert CaptionPicture.of(system, regions, given).grid == (3, 3)
+            assert CaptionPicture.from_answer(system, regions, given).grid == (3, 3)
         else:
             with pytest.raises(
                 NmtkitError,
                 match=rf"the model 'eyes' attends to {shape[0]} regions, which do not form a square",
             ):
-                CaptionPicture.of(system, regions, given)
+                CaptionPicture.from_answer(system, regions, given)
     with pytest.raises(NmtkitError, match="has no attention over a grid of regions"):
-        CaptionPicture.of(system, rows, replace(caption, attention=None))
+        CaptionPicture.from_answer(system, rows, replace(caption, attention=None))
 
 
 def drawn(path: Path) -> list[tuple[str, str]]:

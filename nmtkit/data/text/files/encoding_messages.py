@@ -114,9 +114,9 @@ def why_not_text(data: bytes, name: str, encoding: str) -> NotText | None:
     binary = binary_format(data)
     if binary is not None:
         message = f"{name}: this is {binary.title}, not text. {binary.advice.rstrip('.')}"
-        return NotText(BINARY, binary.title, message)
+        return NotText(kind=BINARY, title=binary.title, message=message)
     guess = None if encoding else guess_wide_encoding(data)
     if guess is None:
         return None
     message = f"{name}: this is {guess.title}, not UTF-8. {_how_to_specify(guess.names[0], name)}"
-    return NotText(UTF16, guess.title, message, guess)
+    return NotText(kind=UTF16, title=guess.title, message=message, guess=guess)

@@ -426,21 +426,25 @@ def _far_eastern_score(text: str, language: str) -> float:
             continue
         if "\u3041" <= letter <= "\u30ff":
             syllables += 1
-            score += 1.0 if language == "Japanese" else _FOREIGN_LETTER
+            is_usual = language == "Japanese"
         elif "\uac00" <= letter <= "\ud7a3":
-            is_common = language == "Korean" and _is_common(letter, "euc-kr", first=0xB0, last=0xC8)
-            score += 1.0 if is_common else _FOREIGN_LETTER
+            is_usual = language == "Korean" and _is_common(letter, "euc-kr", first=0xB0, last=0xC8)
         elif "\u4e00" <= letter <= "\u9fff":
             han += 1
-            is_common = False
+            is_usual = False
             if language == "Japanese":
-                is_common = _is_common(letter, "euc-jp", first=0xB0, last=0xCF)
+                is_usual = _is_common(letter, "euc-jp", first=0xB0, last=0xCF)
             elif language == "Chinese":
                 is_simplified = _is_common(letter, "gb2312", first=0xB0, last=0xD7)
-                is_common = is_simplified or _is_common(letter, "big5", first=0xA4, last=0xC6)
-            score += 1.0 if is_common else _FOREIGN_LETTER
-        elif not "\uff01" <= letter <= "\uff5e":
-            score += _NOT_IN_WORDS
+                is_usual = is_simplified or _is_common(letter, "big5", first=0xA4, last=0xC6)
+        else:
+            if not "\uff01" <= letter <= "\uff5e":
+                score += _NOT_IN_WORDS
+            continue
+        if is_usual:
+            score += 1.0
+        else:
+            score += _FOREIGN_LETTER
     if language == "Japanese" and syllables < han / 10:  # Japanese text always contains kana
         score -= han
     if language == "Chinese":  # unlike Korean, Chinese has no spaces between words

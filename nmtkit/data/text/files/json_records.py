@@ -77,7 +77,7 @@ def set_field(record: dict[str, Any], name: str, value: object) -> None:
 
 
 def is_list_of_strings(value: object) -> bool:
-    """Returns whether a value is a list of strings."""
+    """Returns whether a value is a list that contains only strings; an empty list counts."""
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 

@@ -30,7 +30,7 @@ from nmtkit.data.text.files.encoding_messages import (
     why_not_text,
 )
 from nmtkit.data.text.files.encodings import BAD_BYTE, Recoded
-from nmtkit.data.text.files.names import given_encoding, is_tmx, is_utf8, split_reference
+from nmtkit.data.text.files.names import is_tmx, is_utf8, option_encoding, split_reference
 from nmtkit.data.text.files.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
@@ -151,7 +151,7 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
         DataError: the file cannot be read, is damaged or not text, or has a line that is not valid in its encoding.
     """
     file, column = split_reference(str(path))
-    encoding = encoding or given_encoding(file)
+    encoding = encoding or option_encoding(file)
     try:
         with open(file, "rb") as raw:
             if column:
@@ -257,13 +257,13 @@ def column_texts(
     """
     if is_tmx(file):
         if encoding:
-            stream = text_stream(raw, file, encoding, observe)
+            stream = text_stream(raw, file, encoding=encoding, observe=observe)
             # The recoded text is UTF-8, regardless of its XML declaration.
             yield from read_tmx(stream, file, language=column, encoding="utf-8")
         else:
             yield from read_tmx(decompressed(raw, observe), file, language=column)
         return
-    stream = text_stream(raw, file, encoding, observe)
+    stream = text_stream(raw, file, encoding=encoding, observe=observe)
     if is_strict:
         lines = read_stream_lines(stream, file, encoding)
     else:

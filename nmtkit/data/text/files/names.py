@@ -86,7 +86,7 @@ def parse_encodings(values: Iterable[str]) -> dict[str, str]:
     return encodings
 
 
-_given: dict[str, str] = {}
+_option_encodings: dict[str, str] = {}
 """Encodings that the current command's options specify, as returned by `parse_encodings`."""
 
 
@@ -96,24 +96,24 @@ def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
 
     The default is global because commands read ahead in threads.
     """
-    before = dict(_given)
-    _given.clear()
-    _given.update(encodings)
+    before = dict(_option_encodings)
+    _option_encodings.clear()
+    _option_encodings.update(encodings)
     try:
         yield
     finally:
-        _given.clear()
-        _given.update(before)
+        _option_encodings.clear()
+        _option_encodings.update(before)
 
 
-def given_encoding(path: str) -> str:
+def option_encoding(path: str) -> str:
     """Returns the encoding that the command's options specify for a file or for `STDIN`; "" for UTF-8."""
-    if not _given:
+    if not _option_encodings:
         return ""
-    default = _given.get("", "")
-    return _given.get(os.path.abspath(path), default)
+    default = _option_encodings.get("", "")
+    return _option_encodings.get(os.path.abspath(path), default)
 
 
-def has_given_encoding() -> bool:
+def has_option_encoding() -> bool:
     """Returns whether the command's options specify any encoding."""
-    return bool(_given)
+    return bool(_option_encodings)

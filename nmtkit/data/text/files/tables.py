@@ -125,7 +125,7 @@ class _TmxReader:
         self.file = file
         self.texts: list[str] = []
         self.languages: dict[str, None] = {}
-        self.found = False
+        self.has_language = False  # whether any unit had text in the requested language
         self.units = 0
         self._language = language.lower().replace("_", "-")
         self._variants: dict[str, str] = {}  # texts of the current translation unit by language
@@ -168,11 +168,11 @@ class _TmxReader:
     def _chosen(self) -> str:
         """Returns the current unit's text in the requested language; en also matches en-US if there is no plain en."""
         if self._language in self._variants:
-            self.found = True
+            self.has_language = True
             return self._variants[self._language]
         for language, text in self._variants.items():
             if language.startswith(f"{self._language}-"):
-                self.found = True
+                self.has_language = True
                 return text
         return ""
 
@@ -192,7 +192,7 @@ class _TmxReader:
 
     def require_language(self) -> None:
         """Raises a DataError if there were translation units, but none of them had text in the language."""
-        if self.units and not self.found:
+        if self.units and not self.has_language:
             languages = ", ".join(self.languages) or "none"
             raise DataError(
                 f"{self.file}: there is no text in the language {self._language!r}; languages in this file: "

@@ -26,7 +26,7 @@ from nmtkit.data.text.files.lines import (
     read_text_blocks,
     text_stream,
 )
-from nmtkit.data.text.files.names import given_encoding, split_reference
+from nmtkit.data.text.files.names import option_encoding, split_reference
 
 BLOCK_LINES = 4096
 """`TextFile.fill` stops reading once this many decoded lines are ready, unless the caller asks for more."""
@@ -76,7 +76,7 @@ class TextFile:
         """
         self.path = path
         self._file, self._column = split_reference(path)
-        self.encoding = encoding or given_encoding(self._file)
+        self.encoding = encoding or option_encoding(self._file)
         """The encoding that the user specified for the file; "" for UTF-8."""
         self.guess = EncodingGuess((), False)
         """The file's probable encoding: `wide_guess` if it is set, otherwise guessed from the first lines that are not
@@ -172,7 +172,7 @@ class TextFile:
         self, raw: BufferedReader, observe: ByteObserver | None
     ) -> Iterator[TextBlock]:
         """Yields the blocks of a file that is read as a whole; none if it is not text."""
-        stream = text_stream(raw, self.path, self.encoding, observe)
+        stream = text_stream(raw, self.path, encoding=self.encoding, observe=observe)
         # Lines may have any length, so a file without newlines is read into memory completely.
         for number, block in enumerate(read_text_blocks(stream, BLOCK_BYTES)):
             if number == 0:
