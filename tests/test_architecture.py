@@ -53,14 +53,14 @@ ZOO = "zoo"
 
 # What may only fall; a commit that raises a number says who needs it. `python -m tests.house` prints the numbers.
 MOST = {
-    "functions above 10 nodes per line": 80,
+    "functions above 10 nodes per line": 79,
     "functions above 80 lines of code": 0,
-    "settings": 430,
+    "settings": 424,
     "fields of foreign files": 187,
     "options": 125,
     "commands": 42,
     "overridable parts of models": 14,
-    "raise statements": 829,
+    "raise statements": 828,
 }
 
 PLAIN_PACKAGES = ("decoding", "layers", "models", "training", "data", "inference")
@@ -68,7 +68,7 @@ PLAIN_PACKAGES = ("decoding", "layers", "models", "training", "data", "inference
 
 MOST_ENTRIES = 15
 # Folders that still have more entries than that; these numbers may only fall as well.
-FULL_FOLDERS = {".": 21}
+FULL_FOLDERS = {".": 19}
 
 # Library -> the only files that may import it.
 DOORS = {

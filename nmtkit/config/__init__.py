@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nmtkit.config.keys import all_keys as all_keys
     from nmtkit.config.keys import choices as choices
     from nmtkit.config.keys import describe_key as describe_key
+    from nmtkit.config.keys import show_value as show_value
     from nmtkit.config.loading import any_text as any_text
     from nmtkit.config.loading import bundled as bundled
     from nmtkit.config.loading import load as load
@@ -39,5 +40,6 @@ __getattr__ = lazy_names(
         "load": "loading",
         "locate": "loading",
         "run_name": "loading",
+        "show_value": "keys",
     },
 )

@@ -20,7 +20,7 @@ from nmtkit.data.tokenizers.languages import affixes_in_direction, find_language
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 
-STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
+STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search")
 """The keys of a recipe that a stage may change: the task, and groups of settings."""
 MAX_STAGES = 100
 """Maximum number of stages; each one is expanded to a complete recipe."""
@@ -45,13 +45,11 @@ class Stage(Settings):
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model that change; `kind` and all sizes stay the same."""
     batch: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `batch` that change."""
+    """Settings of `batch` that change, such as shorter blocks at first (Devlin et al. 2019, appendix A.2)."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Settings of `training` that change."""
     search: dict[str, Any] = Field(default_factory=dict)
     """Settings of `search` that change."""
-    evaluation: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `evaluation` that change; the test after training uses the settings of the recipe."""
 
     def changes(self) -> dict[str, Any]:
         """Returns the changed settings by group."""
@@ -95,14 +93,13 @@ def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dic
 def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> bool:
     """Returns whether a stage of a recipe measures a validation metric; True if the settings are invalid."""
     task = stage.get("task") or recipe.get("task", TRANSLATION.name)
-    evaluation: dict[str, Any] = {}
-    for settings in (recipe.get("evaluation"), stage.get("evaluation")):
-        if isinstance(settings, Mapping):
-            evaluation.update(settings)
-    named = _named_metrics(evaluation)
-    if not isinstance(task, str) or task not in TASKS.names() or named is None:
+    if not isinstance(task, str) or task not in TASKS.names():
         return True
-    return metric in (*(named or TASKS.get(task).validation_metrics), "loss", "perplexity")
+    named = _named_metrics(recipe.get("evaluation", {}))
+    if named is None:
+        return True
+    measured = named or TASKS.get(task).validation_metrics
+    return metric in measured or metric in ("loss", "perplexity")
 
 
 def _named_metrics(evaluation: Any) -> list[str] | None:
@@ -156,7 +153,8 @@ class EvaluationConfig(Settings):
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
     """sacrebleu's tokenization for BLEU and GLEU; use none for text that is already tokenized."""
     lowercase: bool = False
-    """Ignore case in BLEU, chrF and CIDEr-D."""
+    """Ignore case in BLEU, chrF and CIDEr-D, like sacrebleu's `-lc` (Post 2018); `nmtkit evaluate` uses it by
+    default."""
     metrics: Annotated[list[Name] | None, METRICS] = None
     """Validation metrics in addition to loss and perplexity, named as in `nmtkit score --metrics`. Default: the metrics
     of the task, such as bleu, or rouge for summaries. The test after training also uses them."""

@@ -4,16 +4,19 @@ All of this is derived from the types of the settings, the registries and the do
 """
 
 import inspect
+import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from nmtkit.config.schema import Recipe
+from nmtkit.core.formats import dump_yaml_value
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import group_classes, members_by_name, members_of
+from nmtkit.core.settings import Settings, group_classes, members_by_name, members_of
 from nmtkit.metrics.metric import METRICS, text_metrics
 
 KIND = "kind"
@@ -79,12 +82,10 @@ def all_keys() -> list[RecipeKey]:
             if name == KIND and kind:
                 merged[path, "-", describe_key(place)] = ()
             elif group is not Recipe or not group_classes(field):
-                value = (
-                    "(required)"
-                    if field.is_required()
-                    else field.get_default(call_default_factory=True)
-                )
-                about = (path, "-" if value is None else str(value), group.meaning(name))
+                default = "(required)"
+                if not field.is_required():
+                    default = show_value(field.get_default(call_default_factory=True))
+                about = (path, default, group.meaning(name))
                 merged[about] = (
                     *dict.fromkeys((*merged.get(about, ()), *([kind] if kind else []))),
                 )
@@ -95,6 +96,29 @@ def all_keys() -> list[RecipeKey]:
         RecipeKey(path, kinds, default, meaning)
         for (path, default, meaning), kinds in merged.items()
     ]
+
+
+def show_value(value: Any) -> str:
+    """Returns a key's value as YAML on one line; None is shown as `-`.
+
+    The defaults of groups are left out. Absolute paths are normalized, and relative to the current folder if they are
+    below it.
+    """
+    return "-" if value is None else dump_yaml_value(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Settings):
+        kind = {KIND: getattr(value, KIND)} if hasattr(value, KIND) else {}
+        return _plain(kind | value.model_dump(mode="json", exclude_defaults=True))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, str) or not os.path.isabs(value):
+        return value
+    path = Path(os.path.normpath(value))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def describe_key(key: str) -> str:

@@ -251,7 +251,7 @@ def _over_run(layer: Layer) -> Layer:
             f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe itself has no "
             f"{' and no '.join(needed)}; set `init_from` to a run, or resume with the recipe.yaml of the started run"
         )
-    read = _read(path)
+    read = _read(path, trained=True)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
     last = list(source.by_stage().values())[-1].model_dump(mode="json")
     taken = {key: last[key] for key in ("task", "tokenizer", "model", "search")}

@@ -79,8 +79,21 @@ def _search_of_one_kind(settings: Any) -> Any:
     return {key: value for key, value in search.items() if key in own or key not in SEARCH_FIELDS}
 
 
-def _stop(value: Any) -> Any:
-    return "first_k" if value in ("joeynmt", "opennmt-py") else value
+def _without_unused_strength(settings: Any) -> Any:
+    """Removes `diversity_strength` from a `search` group with a single group of hypotheses, where it had no effect."""
+    if not isinstance(settings, dict) or settings.get("diversity_groups") != 1:
+        return settings
+    return {key: value for key, value in settings.items() if key != "diversity_strength"}
+
+
+def _without_usual_bridge(settings: Any) -> Any:
+    """Removes the `bridge` of an `rnn_encdec` where it is the one that follows from `feed_context`."""
+    if not isinstance(settings, dict) or settings.get("kind") != "rnn_encdec":
+        return settings
+    usual = "tanh" if settings.get("feed_context", True) else "copy"
+    if settings.get("bridge") != usual:
+        return settings
+    return {key: value for key, value in settings.items() if key != "bridge"}
 
 
 _STACKED = ("rnnsearch", "rnn_encdec", "luong", "pointer_generator")
@@ -182,11 +195,29 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed("training.momentum", (0,), "use `training.optimizer: adam`"),
     Removed("training.schedule.factor", (0.5,), "remove it, because the rate is always halved"),
     Removed("evaluation.batch_tokens", (ANY_VALUE,), "remove it"),
-    Removed("tokenizer.train_lines", (ANY_VALUE,), "remove it"),
+    Removed("tokenizer.train_lines", (200_000,), "remove it, because the value is always 200,000"),
     Removed(
         "pretrained_embeddings.rescale", (True,), "remove it, because vectors are always scaled"
     ),
+    Removed(
+        "pretrained_embeddings.freeze",
+        (False,),
+        "use `training.freeze: [src_embedding]` to keep the vectors of `src`, and tgt_embedding to keep those of `tgt`",
+    ),
     Removed("model.residual", (False,), "use `model.kind: gnmt`", _STACKED),
+    Removed(
+        "model.bridge",
+        ("tanh",),
+        "remove it, because an rnnsearch always projects the encoder's state with a tanh, or use `model.kind: luong`",
+        ("rnnsearch",),
+    ),
+    Moved("model", "model", _without_usual_bridge),
+    Removed(
+        "model.bridge",
+        (None,),
+        "remove it, because it follows from `feed_context`: tanh if true, otherwise copy",
+        ("rnn_encdec",),
+    ),
     Removed("model.kernel_size", (3,), "remove it, because the value is always 3", ("convs2s",)),
     Removed(
         "model.generator_size", (0.25,), "remove it, because the value is always 0.25", ("electra",)
@@ -219,6 +250,12 @@ CHANGES: tuple[Moved | Removed, ...] = (
         "model.intra_decoder", (True,), "use `model.kind: pointer_generator`", ("intra_attention",)
     ),
     Removed(
+        "model.copying",
+        (True,),
+        "remove it, because an intra_attention always copies, or use `model.kind: pointer_generator`",
+        ("intra_attention",),
+    ),
+    Removed(
         "model.layers",
         (1,),
         "remove it, because this kind of model has one layer",
@@ -237,19 +274,26 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed(
         "search.no_repeat_except", ("",), "remove it, because n-gram blocking has no exceptions"
     ),
-    Removed(
-        "search.diversity_strength", (ANY_VALUE,), "remove it, because the value is always 0.5"
-    ),
+    Moved("search", "search", _without_unused_strength),
+    Removed("search.diversity_strength", (0.5,), "remove it, because the value is always 0.5"),
     Removed("search.patience", (1,), "raise `search.beam_size` to finish more hypotheses"),
     Removed("search.prefix_bias", (1,), "remove it, because a prefix is always forced"),
-    Moved("search.stop", "search.stop", _stop),
     Moved("search", "search", _search_of_one_kind),
 )
-"""All changes, in the order in which they are applied."""
+"""Changes of recipes and stages, in the order in which they are applied."""
+
+STAGE_CHANGES: tuple[Removed, ...] = (
+    Removed(
+        "evaluation",
+        ({},),
+        "a stage cannot change it, so move it to the recipe's `evaluation`, which applies to all stages",
+    ),
+)
+"""Further changes of stages; they are applied last."""
 
 
-OF_TRAINING = ("training", "evaluation", "pretrained_embeddings")
-"""Groups of a recipe that a trained model no longer depends on."""
+OF_TRAINING = ("training", "evaluation", "pretrained_embeddings", "tokenizer.train_lines")
+"""Groups and keys of a recipe that a trained model no longer depends on."""
 
 
 def translate(
@@ -276,7 +320,8 @@ def translate(
         above += [("stages", number) for number in range(len(stages))]
     faults: list[str] = []
     for path in above:
-        for change in CHANGES:
+        changes = CHANGES if path == () else (*CHANGES, *STAGE_CHANGES)
+        for change in changes:
             if fault := recipe.apply(change, path):
                 faults.append(fault)
     if faults:
@@ -304,7 +349,8 @@ class _Recipe:
         if change.kinds and group.get("kind") not in change.kinds:
             return ""
         value = group[key]
-        has_no_effect = self.trained and change.key.split(".")[0] in OF_TRAINING
+        is_of_training = f"{change.key}.".startswith(tuple(f"{part}." for part in OF_TRAINING))
+        has_no_effect = self.trained and is_of_training
         if value not in change.harmless and not has_no_effect:
             place = self.places.get(path, self.where)
             return f"{place}: the setting `{change.key}: {shorten(str(value))}` no longer exists; {change.remedy}"

@@ -1,4 +1,9 @@
-"""The settings of a recipe, for every part of an experiment, and the validation of their combinations."""
+"""The settings of a recipe, for every part of an experiment, and the validation of their combinations.
+
+Rules that need only the text of a recipe, and hold for every recipe, are checked here or by the settings of each group.
+`nmtkit.experiment.checks` has those that need files, a built model, this machine or another run, or that apply only to
+some commands.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,14 +48,15 @@ class InitConfig(Settings):
     src_embedding: str | None = Field(default=None, min_length=1)
     """Run to copy source embeddings from, for tokens that are in both vocabularies."""
     tgt_embedding: str | None = Field(default=None, min_length=1)
-    """Run to copy target embeddings from, for tokens that are in both vocabularies."""
+    """Run to copy target embeddings from, for tokens that are in both vocabularies. Aji et al. 2020 study the transfer
+    of embeddings alone."""
     tokenizer: str | None = Field(default=None, min_length=1)
     """Run to copy the tokenizer from. Default, if the recipe has no `tokenizer`: the run of the first part that is set.
     If only this key is set, no weights are copied; a language model can thus be trained with the tokenizer of the
     translation model that it will be combined with."""
     checkpoint: str = Field(default="auto", min_length=1)
-    """Checkpoint to use: `best`, `last`, `average`, a stage of that run, or a weights file. `auto` is the average if
-    there is one, as in an imported run, else the best."""
+    """Checkpoint to use: `best`, `last`, `average`, a stage of that run, or a weights file, as in `load_model` of
+    Joey NMT (Kreutzer et al. 2019). `auto` is the average if there is one, as in an imported run, else the best."""
     test: SplitFiles | None = None
     """Test set from the original training domain, scored before and after fine-tuning to measure forgetting. Default:
     the test set of that run."""
@@ -136,6 +142,12 @@ class Recipe(Settings):
                 raise ValueError(
                     f"stage {stage.name} sets `model.kind`, but all stages train the same model; remove the key"
                 )
+            for key, value in (stage.batch | stage.training).items():
+                if value == "auto":
+                    raise ValueError(
+                        f"`{key}: auto` is not available for a single stage; remove it from stage {stage.name}, which "
+                        "then uses the recipe's value, or set a value"
+                    )
         return stages
 
     @model_validator(mode="before")

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from nmtkit.convert.ctranslate2 import copies_of, to_ctranslate2
 from nmtkit.convert.engines import (
+    ctranslate2_alpha,
     ctranslate2_options,
     library,
     missing_settings,
@@ -70,6 +71,16 @@ _FILE_SIZES = "sizes.json"
 """File in a converted model with the sizes of its other files."""
 _NOT_USABLE = "ctranslate2 assigns probability to padding or BOS"
 _AT_LIMIT = "a translation reaches its length limit, and ctranslate2 does not support at_limit end"
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """The library's result for a source, best first."""
+
+    hypotheses: list[list[str]]
+    """Tokens of each hypothesis, including EOS."""
+    scores: list[float] | None
+    """Score of each hypothesis; None if scores were not requested."""
 
 
 @ENGINES.register("ctranslate2")
@@ -287,7 +298,7 @@ class CTranslate2Search(ExternalEngine):
 
     def _search(
         self, sources: Sequence[SourceLine], options: ExternalSearch, limit: int, patience: int = 1
-    ) -> list[Any]:
+    ) -> list[_Ranked]:
         """Returns the library's results with one length limit for all sources: at least K hypotheses per source.
 
         Padding and BOS end a hypothesis if scores must be exact; otherwise they are suppressed. See the class.
@@ -303,7 +314,7 @@ class CTranslate2Search(ExternalEngine):
             library_options["target_prefix"] = [
                 self._tgt.tokens_of(source.prefix) for source in sources
             ]
-        results: list[Any] = _call(
+        results = _call(
             "use smaller batches, shorter texts or `--engine nmtkit`",
             self._translator.translate_batch,
             [self._src.tokens_of(source.ids) for source in sources],
@@ -313,9 +324,13 @@ class CTranslate2Search(ExternalEngine):
             return_scores=options.scores or config.n_hypotheses > 1,
             **library_options,
         )
-        return results
+        # Each access to an attribute of the library's results copies all of its values.
+        return [
+            _Ranked(hypotheses=result.hypotheses, scores=result.scores or None)
+            for result in results
+        ]
 
-    def _is_usable(self, result: Any) -> bool:
+    def _is_usable(self, result: _Ranked) -> bool:
         """Returns whether no padding, BOS or EOS has disturbed the search for a source.
 
         If padding or BOS ends a hypothesis, its place in the beam is free for another. If a step has so many candidates
@@ -331,14 +346,14 @@ class CTranslate2Search(ExternalEngine):
         return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._eos
 
     def _hypotheses(
-        self, result: Any, config: SearchConfig, ranks: Iterable[int]
+        self, result: _Ranked, config: SearchConfig, ranks: Iterable[int]
     ) -> list[Hypothesis]:
         """Returns the hypotheses of a source that have the given ranks in the library's result."""
-        alpha = ctranslate2_options(config)["length_penalty"]
+        alpha = ctranslate2_alpha(config)
         hypotheses = []
         for rank in ranks:
             ids = self._tgt.ids(result.hypotheses[rank])
-            score = result.scores[rank] if result.scores else math.nan
+            score = math.nan if result.scores is None else result.scores[rank]
             finished = ids[-1:] == [EOS]
             hypotheses.append(
                 Hypothesis(

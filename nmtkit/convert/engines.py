@@ -147,15 +147,20 @@ def renormalizing_settings(config: SearchConfig) -> str:
     return ", ".join(f"{key} {getattr(config, key)}" for key in keys if getattr(config, key))
 
 
+def ctranslate2_alpha(config: SearchConfig) -> float:
+    """Returns the exponent of CTranslate2's length penalty, which divides by a power of the length."""
+    alpha = config.alpha if config.length_penalty == "average" else 0.0
+    return alpha or _NEARLY_NONE
+
+
 def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
     """Returns the options of `translate_batch` that make CTranslate2 decode like nmtkit.
 
     By default, CTranslate2 generates at least one token, and silently truncates long sources.
     """
-    alpha = config.alpha if config.length_penalty == "average" else 0.0
     return {
         "beam_size": config.n_hypotheses,
-        "length_penalty": alpha or _NEARLY_NONE,
+        "length_penalty": ctranslate2_alpha(config),
         "max_decoding_length": config.max_length,
         "min_decoding_length": config.min_length,
         "max_input_length": 0,

@@ -226,3 +226,17 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
         dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110
     )
     return text
+
+
+def dump_yaml_value(value: Any) -> str:
+    """Returns a value as YAML on one line, such as `{src: [train.en.gz]}`."""
+    text: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=MAX_YAML_BYTES,
+        default_flow_style=True,
+    )
+    # A value that is not a list or a group is followed by the mark of the document's end.
+    return text.removesuffix("\n").removesuffix("\n...")

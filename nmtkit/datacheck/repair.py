@@ -27,8 +27,8 @@ from nmtkit.data.text.faults import LINE_ENDS
 from nmtkit.data.text.files.encodings import EncodingGuess
 from nmtkit.data.text.files.json_records import set_field
 from nmtkit.data.text.files.names import (
-    given_encoding,
     is_tmx,
+    option_encoding,
     split_reference,
     text_path,
     without_compression_end,
@@ -77,7 +77,7 @@ def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingG
     for files in splits.values():
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
             for path in map(text_path, getattr(files, kind)):
-                is_named = bool(files.encoding_of(path) or given_encoding(path))
+                is_named = bool(files.encoding_of(path) or option_encoding(path))
                 if kind == "features" or path in guesses or is_named or is_tmx(path):
                     continue
                 guess = encoding_evidence(path).guess()

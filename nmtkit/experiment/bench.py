@@ -103,7 +103,7 @@ class DecodingSpeed:
 def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> None:
     """Rejects text that cannot be decoded or scored."""
     if not any(line.strip() for line in sources):
-        raise DataError("there is nothing to translate, because all lines are empty")
+        raise DataError("all lines are empty, so there is nothing to translate; use another file")
     if references is not None and len(references) != len(sources):
         raise DataError(
             f"there are {len(sources)} source lines, but {len(references)} references; give one "
@@ -238,11 +238,11 @@ def training_workload(
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
     )
     planned = plan(recipe, device)
-    run = Run.create(planned.recipe, str(scratch))
-    for _ in prepare(planned, run, notify):
-        continue
-    resolve_batch(run, device, notify)
-    return workload_of_run(run, device), "its text"
+    with Run.create(planned.recipe, str(scratch)) as run:
+        for _ in prepare(planned, run, notify):
+            continue
+        resolve_batch(run, device, notify)
+        return workload_of_run(run, device), "its text"
 
 
 def measure_training(

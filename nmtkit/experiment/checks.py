@@ -1,8 +1,10 @@
-"""Checks of a recipe that involve its files, the sizes of its model, or the run to resume.
+"""Checks of a recipe that need more than its text, or that apply only to some commands.
 
-Single values are checked where they are defined: in `nmtkit.config` and in the settings of each
-package. `nmtkit.experiment.plan` runs all checks before training; other commands run the checks that
-they need.
+They need files, a built model, this machine or another run, or apply only to training, for example. Rules
+that need only the text and hold for every recipe are checked when it is loaded: single values by the
+settings of each package, and combinations of groups by `Recipe` in `nmtkit.config.schema`.
+`find_origin` in `nmtkit.runs.origin` checks `init_from` when training starts. `nmtkit.experiment.plan` runs
+all checks before training; other commands run the checks that they need.
 """
 
 import os
@@ -82,7 +84,7 @@ def has_files(recipe: Recipe) -> bool:
 
 
 def require_files(recipe: Recipe) -> None:
-    """Raises DataError if text, a text column, word vectors or a run named by the recipe is missing."""
+    """Raises DataError if text, word vectors or a run named by the recipe is missing."""
     require_data(recipe)
     missing = [f"{key}: {path}" for key, path in named_files(recipe) if not os.path.exists(path)]
     if missing:
@@ -90,16 +92,16 @@ def require_files(recipe: Recipe) -> None:
         raise DataError(
             f"recipe {recipe.name}: these files are missing (correct their paths):{listed}"
         )
+
+
+def require_columns(recipe: Recipe) -> None:
+    """Raises DataError if a text FILE#COLUMN names a column, language or field that an existing file lacks."""
     for text in recipe.texts().values():
         for files in text.data.splits().values():
-            _require_columns(files)
-
-
-def _require_columns(files: SplitFiles) -> None:
-    """Raises DataError if a text FILE#COLUMN names a column, language or field that the file lacks."""
-    for path in files.texts():
-        if text_path(path) != path:
-            next(read_lines(path, files.encoding_of(path)), None)
+            for path in files.texts():
+                file = text_path(path)
+                if file != path and os.path.exists(file):
+                    next(read_lines(path, files.encoding_of(path)), None)
 
 
 def require_validation_files(recipe: Recipe) -> SplitFiles:
@@ -228,17 +230,6 @@ def require_fitting_stages(recipe: Recipe) -> None:
         if fault:
             raise RecipeError(
                 f"recipe {recipe.name}: `{TrainingConfig.key_of(head)}` is missing; {fault}"
-            )
-    for stage in recipe.stages:
-        for key in [
-            key
-            for key in ("batch_tokens", *AUTO_KEYS)
-            if (stage.batch | stage.training).get(key) == "auto"
-        ]:
-            raise RecipeError(
-                f"recipe {recipe.name}: `{key}: auto` is not available for a single stage; "
-                f"remove it from stage {stage.name}, which then uses the recipe's value, or set a "
-                "value"
             )
     for name, one in stages.items():
         model = model_on_meta(one)

@@ -10,8 +10,6 @@ import torch
 
 from nmtkit.config import Recipe
 from nmtkit.core import device as devices
-from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import atomic_write_text
 from nmtkit.core.user_module import module_to_keep
 from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck.findings import Diagnosis
@@ -155,11 +153,7 @@ def prepare(
     allow_new_data: bool = False,
 ) -> Iterator[Diagnosis | DataReport]:
     """Records the plan in the run and preprocesses the text."""
-    if not run.may_write:
-        raise NmtkitError(
-            f"{run.folder.path}: this process does not hold the lock of the folder; open the run "
-            "with `Run.create`, or with `Run.open_to_write` to resume it"
-        )
+    run.require_write()
     if plan.resume:
         run.recipe = plan.recipe
         module = module_to_keep()
@@ -206,9 +200,11 @@ def resolve_batch(run: Run, device: torch.device, notify: Notify = ignore) -> No
 
 
 def _keep(run: Run, found: dict[str, Any]) -> None:
-    run.recipe = run.recipe.model_copy(update=found)
+    recipe = run.recipe.model_copy(update=found)
     if processes.rank() == 0:
-        atomic_write_text(run.folder.recipe, run.recipe.to_yaml())
+        run.save_recipe(recipe)
+    else:
+        run.recipe = recipe
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:

@@ -66,6 +66,7 @@ def plan(
         for text in recipe.texts().values():
             checks.require_validation_files(text)
         checks.require_data(recipe)
+    checks.require_columns(recipe)
     checks.require_fitting_stages(recipe)
     checks.require_memory(recipe)
     notes = [

@@ -208,7 +208,7 @@ class _StagedTraining:
     ) -> dict[str, torch.Tensor] | None:
         """Initializes the model's weights; returns the initial state of the optimizer, if any."""
         stage, recipe = stages[number], stages[number].recipe
-        optimizer_state, vectors = None, recipe.pretrained_embeddings
+        optimizer_state = None
         if recipe.training.max_minutes == 0:
             self.notify(
                 f"earlier stages have used up training.max_minutes, so stage {stage.name} is "
@@ -224,10 +224,10 @@ class _StagedTraining:
             if stage.name:
                 self.notify(f"stage {stage.name} starts (1 of {len(stages)})")
             load_origin_weights(model, self.tokenizers, self.run.folder, self.notify)
-            if vectors is not None:
-                _load_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
-        for side in vectors.files() if vectors is not None and vectors.freeze else ():
-            model.embedding(side).weight.requires_grad_(False)
+            if recipe.pretrained_embeddings is not None:
+                _load_embeddings(
+                    model, self.tokenizers, recipe, recipe.pretrained_embeddings, self.notify
+                )
         return optimizer_state
 
     def _tell_processes(self, stage: SavedStage) -> None:
@@ -313,7 +313,7 @@ def _write_result(
 
 def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
     best = next((path.name for path in checkpoints.best()), None)
-    return {"best": best, "kept": [asdict(entry) for entry in checkpoints.kept()]}
+    return {"best": best, "kept": [asdict(entry) for entry in checkpoints.entries()]}
 
 
 def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
@@ -379,7 +379,7 @@ def _load_embeddings(
             f"{path} contains {pretrained.n_file_vectors:,} vectors; {matched:,} of the {count:,} "
             f"tokens ({matched / count:.1%}) in {' and '.join(places)} are initialized with them, "
             f"scaled by {factor:.3g}; the others are initialized at random"
-            + ("; all these embeddings stay frozen" if config.freeze else "")
+            + ("" if weight.requires_grad else "; all these embeddings stay frozen")
         )
 
 

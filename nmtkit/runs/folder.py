@@ -174,12 +174,14 @@ def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
 class RunLock(AbstractContextManager["RunLock"]):
     """The exclusive right to write in a run's folder; `lock_run` acquires it.
 
-    Acquiring the lock creates the folder if necessary. The lock is released by `close`, or when the process ends.
-    `flock` also works on network file systems.
+    Acquiring the lock creates the folder if necessary. If the process has acquired it several times, it is released by
+    the last `close`; it is also released when the process ends. `flock` also works on network file systems.
     """
 
     # A class attribute, because `__del__` needs it even if a signal interrupts `__init__` before its first line.
     _file: int | None = None
+    holders = 1
+    """Number of times that this process has acquired the lock and not yet closed it."""
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
         self._folder = folder
@@ -276,12 +278,16 @@ class RunLock(AbstractContextManager["RunLock"]):
         )
 
     def close(self) -> None:
-        """Commits or rolls back, and releases the lock."""
-        if self.is_open:
-            try:
-                self.commit_or_rollback()
-            finally:
-                self._release()
+        """Ends one use of the lock; the last holder commits or rolls back, and releases the lock."""
+        if not self.is_open:
+            return
+        self.holders -= 1
+        if self.holders > 0:
+            return
+        try:
+            self.commit_or_rollback()
+        finally:
+            self._release()
 
     def _release(self) -> None:
         if self._file is not None:
@@ -306,12 +312,15 @@ _LOCKS: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
 
 
 def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
-    """Locks a run's folder for this process, which may acquire the same lock repeatedly."""
+    """Locks a run's folder for this process, which may acquire the same lock repeatedly and closes it as often."""
     place = os.path.realpath(folder.path)
-    known = _LOCKS.get(place)
-    if known is None or not known.is_open:
-        known = _LOCKS[place] = RunLock(folder, notify)
-    return known
+    lock = _LOCKS.get(place)
+    if lock is not None and lock.is_open:
+        lock.holders += 1
+        return lock
+    lock = RunLock(folder, notify)
+    _LOCKS[place] = lock
+    return lock
 
 
 def _holder(file: int) -> str:

@@ -25,7 +25,7 @@ from nmtkit.metrics.metric import text_metric
 from nmtkit.plots.curves import Points, Training
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.run import Run
-from nmtkit.training.events import Evaluated, Event, Step
+from nmtkit.training.events import LOG_KEYS, Evaluated, Event, Step
 
 _VALID_PREFIX = "valid_"
 _TEXT_KEYS = ("event", "stage", "samples")
@@ -196,9 +196,9 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
         values: dict[str, Any] = {
             field.name: math.nan for field in fields(Step) if field.default is MISSING
         }
-        own = {field.name for field in fields(Step)}
-        values |= {name: number for name, number in numbers.items() if name in own}
-        terms = {name: number for name, number in numbers.items() if name not in own}
+        names = {LOG_KEYS.get(field.name, field.name): field.name for field in fields(Step)}
+        values |= {names[key]: number for key, number in numbers.items() if key in names}
+        terms = {key: number for key, number in numbers.items() if key not in names}
         return Step(**{**values, "update": update, "terms": terms})
     if record["event"] != _kind(Evaluated):
         raise ValueError("not a logged event")

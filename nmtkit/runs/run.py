@@ -193,6 +193,14 @@ class Run(AbstractContextManager["Run"]):
         """Whether this process holds the lock; in distributed training only process 0 does."""
         return self._lock is not None and self._lock.is_open
 
+    def require_write(self) -> None:
+        """Raises NmtkitError if this process does not hold the lock."""
+        if not self.may_write:
+            raise NmtkitError(
+                f"{self.folder.path}: this process does not hold the lock of the folder; open the run "
+                "with `Run.create`, or with `Run.open_to_write` to resume it"
+            )
+
     def commit(self) -> None:
         """Removes the earlier run that this run replaces, or restores it if this run has no checkpoint."""
         if self._lock is not None and self._lock.is_open:
@@ -200,23 +208,27 @@ class Run(AbstractContextManager["Run"]):
 
     def close(self) -> None:
         """Releases the lock; restores an earlier run that has not been replaced yet."""
-        if self._lock is not None:
-            self._lock.close()
+        lock = self._lock
+        self._lock = None
+        if lock is not None:
+            lock.close()
 
     @override
     def __exit__(self, *fault: object) -> None:
         self.close()
 
     def save_recipe(self, recipe: "Recipe") -> None:
-        """Sets the run's recipe and writes it into the folder."""
+        """Sets the run's recipe and writes it into the folder, whose lock this process must hold."""
+        self.require_write()
         self.recipe = recipe
         atomic_write_text(self.folder.recipe, recipe.to_yaml())
 
     def keep_module(self, module: UserModule | None) -> bool:
         """Copies the user module into the folder; returns whether it replaced a different one.
 
-        If `module` is None, an earlier copy is removed.
+        If `module` is None, an earlier copy is removed. This process must hold the lock of the folder.
         """
+        self.require_write()
         path = self.folder.user_module
         before = path.read_bytes() if path.is_file() else None
         if module is None:
@@ -275,7 +287,10 @@ class Run(AbstractContextManager["Run"]):
         return self._saved_inference or InferenceConfig.of(self.newest_stage().recipe)
 
     def save_inference(self) -> None:
-        """Writes `inference.json`; called when training has ended."""
+        """Writes `inference.json`, after training or averaging.
+
+        This does not require the lock, because the content follows from the recipe and the checkpoints.
+        """
         self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
         place = {
@@ -316,7 +331,7 @@ class Run(AbstractContextManager["Run"]):
     def newest_stage(self) -> SavedStage:
         """Returns the last stage with validated weights, or the first stage if there are no such weights."""
         stages = self.stages()
-        return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
+        return next((stage for stage in reversed(stages) if stage.checkpoints.entries()), stages[0])
 
     def weights(self, which: str = "auto") -> Path:
         """Returns a weights file: `best`, `last`, `average`, a stage name (its best weights), or a path.

@@ -5,12 +5,17 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nmtkit.cli.training import recipe
 from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.files import text_file
+from nmtkit.experiment.execute import begin
+from nmtkit.experiment.plan import Plan
+from nmtkit.runs.run import Run
 from tests.support.commands import Command, Finished, logged, refused, sets, succeeded
 
 STOPPED = """
@@ -101,6 +106,21 @@ def test_other_settings_begin_anew(
     assert report["splits"]["train"]["findings"]["over-long"]["count"] > 100
     kept = report["splits"]["train"]["kept"]
     assert len(Store.open(tmp_path / "run" / "data", "train")) == kept < 1400
+
+
+def test_preprocess_closes_its_run(
+    corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Run] = []
+
+    def begin_and_keep(*arguments: Any, **settings: Any) -> tuple[Plan, Run]:
+        planned, run = begin(*arguments, **settings)
+        runs.append(run)
+        return planned, run
+
+    monkeypatch.setattr(recipe, "begin", begin_and_keep)
+    succeeded(console("preprocess", corpus / "tiny.yaml", "--run", "run", "--workers", "1"))
+    assert [run.may_write for run in runs] == [False]
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     path.write_text(vectors_of([*words[:15], "other", "words"]), encoding="utf-8")
     given = vectors_in(path)
     fixed = f"pretrained_embeddings.src={path}"
-    settings = settings_of(small_corpus, kind, "none", fixed, "pretrained_embeddings.freeze=true")
+    settings = settings_of(small_corpus, kind, "none", fixed, "training.freeze=[src_embedding]")
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
     begin = (
@@ -107,7 +107,7 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
         kind,
         "none",
         fixed,
-        "pretrained_embeddings.freeze=true",
+        "training.freeze=[src_embedding]",
         "training.max_updates=5",
     )
     said, later = trained_by(longer, tmp_path / "frozen", resume=True)
@@ -125,7 +125,7 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
         (tmp_path / name).write_text(vectors_of(known), encoding="utf-8")
     files = [f"pretrained_embeddings.{side}={tmp_path / side}" for side in ("src", "tgt")]
     settings = settings_of(
-        small_corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true"
+        small_corpus, "transformer", "all", *files, "training.freeze=[tgt_embedding]"
     )
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [

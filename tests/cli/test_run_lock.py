@@ -85,6 +85,8 @@ def test_a_killed_process_holds_nothing(copied: Path, holder: Begun) -> None:
     first = lock_run(RunFolder(copied), ignore)
     assert lock_run(RunFolder(copied / ".." / copied.name), ignore) is first
     first.close()
+    assert first.is_open
+    first.close()
     with lock_run(RunFolder(copied), ignore) as again:
         assert again is not first
 

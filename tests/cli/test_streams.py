@@ -12,7 +12,7 @@ import pytest
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.data.batches.shards import RaggedArray
-from nmtkit.data.batches.store import StoreWriter
+from nmtkit.data.batches.store import StoreMetadata, StoreWriter
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.splitting import choose_hold_out, write_splits
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_no_incomplete_arrays(tmp_path: Path, rows: int) -> N
     with (
         largest_file(10),
         pytest.raises(NmtkitError, match="data: cannot be written: "),
-        StoreWriter(tmp_path / "data", "train", "<u2", 10) as writer,
+        StoreWriter(tmp_path / "data", "train", "<u2", StoreMetadata(tgt_size=10)) as writer,
     ):
         writer.add(columns)
     assert not list((tmp_path / "data").iterdir())

@@ -83,7 +83,8 @@ EARLIER_SEARCH = (
         ),
         ("alpha: 0.6", BeamConfig(alpha=0.6)),
         ("samples: 2, alpha: 0.6", SamplingConfig(samples=2, alpha=0.6)),
-        ("stop: joeynmt", BeamConfig()),
+        ("diversity_groups: 1, diversity_strength: 3", BeamConfig()),
+        ("diversity_groups: 5, diversity_strength: 0.5", BeamConfig(diversity_groups=5)),
         ("stop: exact", BeamConfig(stop="exact")),
     ],
 )
@@ -118,6 +119,8 @@ def test_another_kind_of_search_keeps_the_keys_that_all_kinds_have(
     ("search", "remedy"),
     [
         ("patience: 2", "raise `search.beam_size`"),
+        ("stop: joeynmt", "valid names: exact, first_k"),
+        ("diversity_strength: 3", "`search.diversity_strength: 3` .* always 0.5"),
         ("prefix_bias: 0.5", "a prefix is always forced"),
         ("samples: 0, mbr: chrf", "`search.samples`"),
         ("kind: sampling, beam_size: 3", "unknown key `search.beam_size`"),
@@ -170,14 +173,29 @@ REMOVED = [
     ),
     ("training: {max_updates: 1, schedule: {kind: plateau, factor: 0.5}}", ""),
     ("training: {max_updates: 1}\nevaluation: {batch_tokens: 100}", ""),
-    ("training: {max_updates: 1}\ntokenizer: {train_lines: 100}", ""),
+    ("training: {max_updates: 1}\ntokenizer: {train_lines: 200000}", ""),
+    ("training: {max_updates: 1}\ntokenizer: {train_lines: 100}", "the value is always 200,000"),
     (
         "training: {max_updates: 1}\npretrained_embeddings: {src: a, rescale: false}",
         "vectors are always scaled",
     ),
     (
+        "training: {max_updates: 1}\npretrained_embeddings: {src: a, freeze: true}",
+        r"use `training.freeze: \[src_embedding\]`",
+    ),
+    ("training: {max_updates: 1}\npretrained_embeddings: {src: a, freeze: false}", ""),
+    (
+        "training: {max_updates: 1}\nstages: [{name: one, evaluation: {max_sentences: 4}}]",
+        "a stage cannot change it, so move it to the recipe's `evaluation`",
+    ),
+    ("training: {max_updates: 1}\nstages: [{name: one, evaluation: {}}]", ""),
+    (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.5}",
         "use a different `search.length_penalty`",
+    ),
+    (
+        "training: {max_updates: 1}\nsearch: {diversity_groups: 5, diversity_strength: 3}",
+        "the value is always 0.5",
     ),
     (
         "training: {max_updates: 1}\nsearch: {word_reward: 0.0, no_repeat_except: '', diversity_strength: 0.5}",
@@ -212,6 +230,17 @@ def test_a_trained_run_is_read_however_it_was_trained(
     config.load(path, trained=True)
 
 
+def test_fine_tuning_reads_a_run_however_it_was_trained(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    earlier = "training: {max_updates: 1, momentum: 0.9}\ntokenizer: {train_lines: 100}\n"
+    (run / "recipe.yaml").write_text(RECIPE + earlier, encoding="utf-8")
+    path = written(
+        tmp_path, "data: {train: {src: a, tgt: b}}\ninit_from: run\ntraining: {max_updates: 1}\n"
+    )
+    assert config.load(path).model.kind == "rnnsearch"
+
+
 @pytest.mark.parametrize(
     ("model", "remedy"),
     [
@@ -228,6 +257,16 @@ def test_a_trained_run_is_read_however_it_was_trained(
             "",
         ),
         ("kind: transformer, experts: {noise: true}", ""),
+        ("kind: rnnsearch, bridge: tanh", ""),
+        ("kind: rnnsearch, bridge: zero", "an rnnsearch always projects the encoder's state"),
+        ("kind: rnn_encdec, bridge: tanh", ""),
+        ("kind: rnn_encdec, bridge: copy, feed_context: false", ""),
+        ("kind: rnn_encdec, bridge: null", ""),
+        ("kind: rnn_encdec, bridge: copy", "it follows from `feed_context`"),
+        ("kind: rnn_encdec, bridge: tanh, feed_context: false", "it follows from `feed_context`"),
+        ("kind: luong, bridge: zero", ""),
+        ("kind: intra_attention, copying: true", ""),
+        ("kind: intra_attention, copying: false", "use `model.kind: pointer_generator`"),
     ],
 )
 def test_a_removed_key_of_a_model_is_refused_only_if_it_asks_for_something(

@@ -1,5 +1,6 @@
 """The plan of a training: what it checks, what it leaves to be measured, and that it changes nothing."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from nmtkit import config
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck.findings import Diagnosis
+from nmtkit.experiment.bench import require_lines, training_workload
 from nmtkit.experiment.execute import Prepared, Trained, begin, execute
 from nmtkit.experiment.plan import plan
 from nmtkit.inference.answering import ScoredAnswers
-from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated, Saved, Step, Stopped
 
@@ -78,6 +80,35 @@ def test_a_plan_makes_every_check(small_corpus: Path, tmp_path: Path) -> None:
     assert ("data.train", "gone.src (missing)") in plan(missing, CPU, need_files=False).rows
 
 
+@pytest.mark.parametrize("need_files", [True, False])
+def test_a_plan_finds_missing_columns(small_corpus: Path, tmp_path: Path, need_files: bool) -> None:
+    table = tmp_path / "pairs.tsv"
+    table.write_text("src\ttgt\na\tb\n", encoding="utf-8")
+    files = f"data.train={{src: '{table}#source', tgt: '{table}#tgt'}}"
+    recipe = config.load(small_corpus / "tiny.yaml", [files])
+    with pytest.raises(DataError, match="no column 'source' in the first row"):
+        plan(recipe, CPU, need_files=need_files)
+
+
+def test_the_temporary_run_of_a_measurement_is_closed(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Run] = []
+
+    def create(recipe: config.Recipe, path: str) -> Run:
+        runs.append(original(recipe, path))
+        return runs[-1]
+
+    original = Run.create
+    monkeypatch.setattr(Run, "create", create)
+    monkeypatch.chdir(tmp_path)
+    recipe = config.load(small_corpus / "tiny.yaml", [*FEW, *EXACT])
+    with ExitStack() as stack:
+        _, data = training_workload(recipe, None, CPU, stack, ignore)
+    assert data == "its text"
+    assert [run.may_write for run in runs] == [False]
+
+
 def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
     small_corpus: Path, tmp_path: Path
 ) -> None:
@@ -110,3 +141,8 @@ def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
         ]
     assert trained[0].stopped.update == 3
     assert plan(recipe, CPU, RunFolder(tmp_path / "run"), resume=True).resume
+
+
+def test_empty_lines_cannot_be_measured() -> None:
+    with pytest.raises(DataError, match=r"all lines are empty.*; use another file"):
+        require_lines(["", " "], None)

@@ -38,10 +38,7 @@ WITH_NOISE = {
         "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.3}",
         "batch.sort_window=100",
     ),
-    "own words": (
-        *SMALL,
-        "model={kind: intra_attention, embedding_size: 8, hidden_size: 12, copying: false}",
-    ),
+    "own words": (*SMALL, "model={kind: intra_attention, embedding_size: 8, hidden_size: 12}"),
     "char": (*SMALL, "tokenizer={kind: char, vocab_size: 60}"),
 }
 TEXTS = """\

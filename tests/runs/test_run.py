@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nmtkit import config
-from nmtkit.core.errors import CheckpointError, RecipeError
+from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.inference.loading.opening import load_from_options
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.translator import Translator
@@ -149,3 +149,27 @@ def test_the_member_of_an_ensemble_that_writes_no_text_is_named() -> None:
         runs.append(run)
     with pytest.raises(RecipeError, match=r"^bert: this model does not generate text"):
         EnsembleRun(runs, "probabilities", None).open_for_inference(torch.device("cpu"))
+
+
+def test_a_run_opened_for_reading_is_not_changed(copy: Path) -> None:
+    run = Run.open(copy)
+    before = (copy / "recipe.yaml").read_bytes()
+    with pytest.raises(NmtkitError, match=r"does not hold the lock .* `Run\.open_to_write`"):
+        run.save_recipe(run.recipe.model_copy(update={"description": "changed"}))
+    with pytest.raises(NmtkitError, match="does not hold the lock"):
+        run.keep_module(None)
+    assert (copy / "recipe.yaml").read_bytes() == before
+    assert run.recipe.description != "changed"
+
+
+def test_each_run_of_a_folder_holds_the_lock_until_it_is_closed(copy: Path) -> None:
+    first = Run.open_to_write(copy)
+    second = Run.open_to_write(copy)
+    first.close()
+    first.close()
+    assert not first.may_write
+    assert second.may_write
+    assert RunFolder(copy).lock_holder()
+    second.close()
+    assert not second.may_write
+    assert not RunFolder(copy).lock_holder()

@@ -32,7 +32,7 @@ from nmtkit.data.text.faults import (
 )
 from nmtkit.data.text.files.encodings import EncodingGuess
 from nmtkit.data.text.files.json_records import JSON_ENDS
-from nmtkit.data.text.files.names import has_given_encoding, split_reference, text_path
+from nmtkit.data.text.files.names import has_option_encoding, split_reference, text_path
 from nmtkit.data.text.reading import require_plain_text
 from nmtkit.datacheck import report
 from nmtkit.datacheck.examine import examine
@@ -139,7 +139,7 @@ def _find_corpus(
                 "--valid, --test and --task apply only to text files; for a recipe, set its keys: "
                 "--set data.valid.src=FILE"
             )
-        if has_given_encoding():
+        if has_option_encoding():
             raise click.UsageError(
                 "--encoding applies only to text files; for a recipe, set the encoding of its text: "
                 "--set data.train.encoding=NAME"

@@ -51,7 +51,7 @@ def run_backtranslate(
     corpus = SyntheticCorpus(folder, settings, forward)
     if corpus.over:
         raise DataError(
-            f"{folder}: this corpus is complete, with {corpus.kept:,} pairs; to create another corpus, give a new "
+            f"{folder}: this corpus is complete, with {corpus.written:,} pairs; to create another corpus, give a new "
             "folder with -o"
         )
     if corpus.read:
@@ -67,7 +67,7 @@ def run_backtranslate(
         for count in corpus.write(pairs(), SyntheticFilter(max_ratio, min_log_prob)):
             display.advance(count)
     left_out = f"; left out: {describe_faults(corpus.left_out)}" if corpus.left_out else ""
-    tell(f"{folder}: {corpus.kept:,} pairs from {corpus.read:,} lines{left_out}")
+    tell(f"{folder}: {corpus.written:,} pairs from {corpus.read:,} lines{left_out}")
     src, tgt = corpus.paths
     tag = "" if forward else f", tag: {TAG}"
     tell(f"to train on this corpus, add this to data.train: - {{src: {src}, tgt: {tgt}{tag}}}")

@@ -107,7 +107,8 @@ def run_plot_attention(
             )
         rows = file.read(int(target) - 1)
         caption = as_translator(system).search([rows], need_attention=True)[0][0]
-        picture = attention_views.EXAMPLE_PICTURES.get(system.reads).of(system, rows, caption)
+        picture_class = attention_views.EXAMPLE_PICTURES.get(system.reads)
+        picture = picture_class.from_answer(system, rows, caption)
         save_pictures(output, lambda path: picture.save(path, style))
         return
     if system.reads == "prompt" and what in (*HEAT_MAPS, "layers"):

@@ -65,7 +65,7 @@ def show_event(
             display.message(
                 f"update {event.update}: {event.skipped} updates were skipped because of a non-finite loss"
             )
-        if isinstance(event, Step) and event.halved:
+        if isinstance(event, Step) and event.oom_splits:
             display.message(TOO_LARGE, once=True)
     elif isinstance(event, Evaluated):
         best = "  (best so far)" if event.best else ""

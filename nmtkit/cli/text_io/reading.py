@@ -23,7 +23,7 @@ from nmtkit.data.text.files.json_records import (
     text_of,
 )
 from nmtkit.data.text.files.lines import read_lines, read_stream_lines, text_stream
-from nmtkit.data.text.files.names import STDIN, given_encoding, split_reference
+from nmtkit.data.text.files.names import STDIN, option_encoding, split_reference
 from nmtkit.data.text.reading import read_pairs
 
 Item = TypeVar("Item")
@@ -40,7 +40,7 @@ def stdin_lines() -> Iterator[str]:
         # This does not use sys.stdin, because a thread may still be waiting for a line when the program exits, and
         # Python would then crash because it cannot close sys.stdin.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        encoding = given_encoding(STDIN)
+        encoding = option_encoding(STDIN)
         yield from read_stream_lines(text_stream(stream, STDIN, encoding), STDIN, encoding)
     except OSError as fault:
         raise DataError(f"cannot read {STDIN}: {fault.strerror or fault}") from fault

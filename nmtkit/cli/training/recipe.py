@@ -104,7 +104,8 @@ def run_explain_keys(key: str | None, name: str) -> None:
                 f"{_short(values.get(changed, '-'))} (before)",
             )
             if key is None or f".{key}." in f".{path}.":
-                rows[(path,)] = [path, _short(str(value)), before, config.describe_key(changed)]
+                now = _short(config.show_value(value))
+                rows[(path,)] = [path, now, before, config.describe_key(changed)]
     if key is not None and not rows:
         raise RecipeError(
             f"recipes have no key `{key}`{_near_keys(key, [one.path for one in keys])}"
@@ -165,8 +166,7 @@ def _values(settings: Any, group: str = "") -> dict[str, str]:
         value = getattr(settings, key)
         if isinstance(value, Settings):
             values |= _values(value, f"{group}{key}.")
-            value = value.model_dump(exclude_defaults=True)
-        values[f"{group}{key}"] = "-" if value is None else str(value)
+        values[f"{group}{key}"] = config.show_value(value)
     return values
 
 
@@ -190,11 +190,12 @@ def run_preprocess(
     loaded = config.load(name, overrides)
     planned, run = begin(loaded, devices.choose("cpu"), run_path, notify=tell)
     try:
-        for event in prepare(planned, run, tell, workers):
-            if isinstance(event, Diagnosis):
-                show_diagnosis(event)
-            else:
-                show_report(event)
+        with run:
+            for event in prepare(planned, run, tell, workers):
+                if isinstance(event, Diagnosis):
+                    show_diagnosis(event)
+                else:
+                    show_report(event)
     except KeyboardInterrupt:
         tell("stopped; to continue from the finished parts, run the same command again")
         raise SystemExit(130) from None

@@ -188,7 +188,7 @@ class FittedPreset(ProposedRecipe):
             "section 5)",
         )
         self._set("data", max_length=longest[0], max_tgt_length=longest[1])
-        if self.size.both.spaced:
+        if self.size.joint.spaced:
             self._whole_words()
         elif not self._subwords():
             self._set("model", tie="decoder")
@@ -232,7 +232,7 @@ class FittedPreset(ProposedRecipe):
 
     def _whole_words(self) -> None:
         """Sets the shared tokenizer of a model that copies words missing from its vocabulary."""
-        words = self.size.both.words
+        words = self.size.joint.words
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
         vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
         self.explain(
@@ -245,7 +245,7 @@ class FittedPreset(ProposedRecipe):
     def _subwords(self) -> bool:
         """Sets the subword tokenizer, joint if both sides share their letters; returns whether it is joint."""
         joint = self.size.one_script
-        texts = [self.size.both] if joint else [self.size.src, self.size.tgt]
+        texts = [self.size.joint] if joint else [self.size.src, self.size.tgt]
         suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
         wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)

@@ -82,7 +82,7 @@ def test_what_is_counted() -> None:
     # the ligature is two letters, as for the tokenizer
     assert size.src.characters == len(set("thecatsatfig"))
     assert (size.tgt.words, size.tgt.distinct_words) == (3, 3)
-    assert (size.both.words, size.both.distinct_words) == (8, 7)
+    assert (size.joint.words, size.joint.distinct_words) == (8, 7)
     with pytest.raises(DataError, match="no pair has text on both sides"):
         counted([("a", ""), ("", "b")])
 
@@ -276,8 +276,10 @@ def test_minutes_of_a_summarizer_are_shared_by_its_stages(made: Made) -> None:
 @pytest.mark.parametrize("task", PAIRED)
 def test_other_letters_get_vocabularies_of_their_own(task: str, made: Made) -> None:
     """For summaries this is another kind of tokenizer than the preset's: nothing of that is left."""
-    tgt, both = (side(words, characters=3_500, spaced=False) for words in (500_000, 900_000))
-    found = made(choose_preset(task, replace(corpus(29_000, tgt=tgt, one_script=False), both=both)))
+    tgt, joint = (side(words, characters=3_500, spaced=False) for words in (500_000, 900_000))
+    found = made(
+        choose_preset(task, replace(corpus(29_000, tgt=tgt, one_script=False), joint=joint))
+    )
     tokenizer = found.tokenizer
     assert (tokenizer.kind, tokenizer.joint) == ("bpe", False)
     assert found.model.model_dump()["tie"] == "decoder"
