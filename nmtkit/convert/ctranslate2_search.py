@@ -105,9 +105,7 @@ class CTranslate2Search(ExternalEngine):
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
         self._is_on_cpu = device.type == "cpu"
-        workers = threads if self._is_on_cpu else 1
-        # One batch is always ready for the next free worker while Python processes results.
-        self.searches = workers + 1
+        self.searches = threads if self._is_on_cpu else 1
         self._positions = _positions(run.inference.model)
         # settings of the last search, and its length limits by source length
         self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}
@@ -122,7 +120,7 @@ class CTranslate2Search(ExternalEngine):
             "device": device.type,
             "device_index": device.index or 0,
             "compute_type": COMPUTE_TYPES.get(precision, precision),
-            "inter_threads": workers,
+            "inter_threads": self.searches,
             "intra_threads": 1,
         }
         try:

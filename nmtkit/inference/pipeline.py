@@ -281,9 +281,11 @@ class JobQueue:
     Args:
         reader: the model, which determines the batch budget.
         device: the device on which the decoders compute.
-        decoders: number of decoders that can run concurrently.
+        decoders: number of decoders that can compute concurrently.
         hypotheses: number of hypotheses per sentence.
-        max_sentences: maximum number of sentences in a batch, in addition to the batch budget; None for no maximum.
+        max_sentences: maximum number of sentences in a batch; None for no maximum. If there is one, the batch budget is
+            only a limit on memory, which a batch never exceeds to have more sentences.
+        spare_decoders: number of additional decoders, which keep batches ready for the next free core.
     """
 
     def __init__(
@@ -293,11 +295,15 @@ class JobQueue:
         decoders: int,
         hypotheses: int = 1,
         max_sentences: int | None = None,
+        spare_decoders: int = 0,
     ) -> None:
         self._reader = reader
         self._min_rows = inputs.MIN_ROWS.get(device.type, 32)
         self._max_overshoot = inputs.MAX_OVERSHOOT.get(device.type, inputs.MAX_OVERSHOOT["cpu"])
+        if max_sentences is not None:
+            self._max_overshoot = 1
         self._decoders = decoders
+        self._spare_decoders = spare_decoders
         self._hypotheses = hypotheses
         self._max_sentences = max_sentences
         self._windows: deque[_Window] = deque()
@@ -341,9 +347,10 @@ class JobQueue:
         with self._changed:
             lines = sum(len(window.jobs) for window in self._windows)
             self.lines_at_start = lines
-            self._running = self._useful_decoders(lines)
+            all_decoders = self._decoders + self._spare_decoders
+            self._running = _useful_decoders(lines, all_decoders)
             if self._running > 1 and not self._is_closed:
-                self._running = self._decoders  # more lines are likely to come
+                self._running = all_decoders  # more lines are likely to come
             self._idle = 0
             self._is_over = lines == 0
             return 0 if self._is_over else self._running
@@ -357,7 +364,7 @@ class JobQueue:
             window = self._windows[0]
             capacity = self.slots(window.columns)
             tokens_left = math.inf
-            decoders = self._useful_decoders(len(window.jobs))
+            decoders = _useful_decoders(len(window.jobs), self._decoders)
             if len(self._windows) == 1 and decoders > 1:
                 # Split the last window evenly by tokens, so that all decoders finish at about the same time.
                 tokens_left = window.tokens / decoders
@@ -401,10 +408,6 @@ class JobQueue:
         if self._max_sentences is not None:
             slots = min(slots, self._max_sentences)
         return max(1, slots)
-
-    def _useful_decoders(self, lines: int) -> int:
-        """Returns how many decoders are worth starting for a number of lines."""
-        return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
 
     def _wait_for_lines(self) -> None:
         """Waits for lines. The last decoder to become idle waits `IDLE_SECONDS`, and then stops all decoders."""
@@ -461,6 +464,11 @@ class _Window:
         job = self.jobs.popleft()
         self.tokens -= _counted_tokens(job)
         return job
+
+
+def _useful_decoders(lines: int, decoders: int) -> int:
+    """Returns how many of the decoders are worth using for a number of lines."""
+    return max(1, min(decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
 
 
 def _counted_tokens(job: Job) -> int:

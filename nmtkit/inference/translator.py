@@ -307,8 +307,11 @@ class Translator(TextModel):
         decoders = devices.threads_without_limits() if is_on_cpu else 1
         hypotheses = self.config.n_hypotheses
         max_sentences = None
+        spare_decoders = 0
         if self.external_engine is not None:
             decoders = self.external_engine.searches
+            # A batch is always ready for the next free search while Python processes results.
+            spare_decoders = 1
             max_sentences = self.external_engine.batch_sentences(self.config)
             # `max_sentences` depends on the beam size, so a small beam size does not need a larger batch budget here.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
@@ -320,8 +323,9 @@ class Translator(TextModel):
                 decoders=decoders,
                 hypotheses=hypotheses,
                 max_sentences=max_sentences,
+                spare_decoders=spare_decoders,
             ),
-            decoders=[decoder] * decoders,
+            decoders=[decoder] * (decoders + spare_decoders),
             write=partial(self._translations, outputs=outputs),
             in_process=is_on_cpu,
         )
@@ -571,12 +575,16 @@ class Translator(TextModel):
                 attention=hypothesis.attention,
                 src_extended=source.extended,
             )
-        text_ids = [*source.ids, *hypothesis.ids] if source.is_prompt else hypothesis.ids
+        tokens = tokenizer.pieces(hypothesis.ids, source.oov)
+        if source.is_prompt:
+            text = tokenizer.decode([*source.ids, *hypothesis.ids], source.oov)
+        else:
+            text = tokenizer.join(tokens)
         return Translation(
-            text=tokenizer.decode(text_ids, source.oov),
+            text=text,
             score=hypothesis.score,
             log_prob=hypothesis.log_prob,
-            tokens=tokenizer.pieces(hypothesis.ids, source.oov),
+            tokens=tokens,
             token_log_probs=hypothesis.token_log_probs,
             src_tokens=source.tokens,
             finished=hypothesis.finished,

@@ -419,7 +419,7 @@ def test_bench_measures_it_beside_nmtkit(run: Path, console: Command, tmp_path: 
     own, fastest = json.loads(figures.read_text(encoding="utf-8"))["beside"]
     assert own["config"] == "fp32, batches of 4096"
     assert own["differing"] == 0
-    assert fastest["config"] == "ctranslate2 fastest, batches of 1024"
+    assert fastest["config"] == "ctranslate2 fastest, batches of 4096"
     for engine in ("ctranslate2", "nmtkit"):
         succeeded(console("bench", "decode", *asked, "--engine", engine))
         assert json.loads(figures.read_text(encoding="utf-8"))["beside"] == []

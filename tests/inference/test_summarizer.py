@@ -240,7 +240,8 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert [len(batch) for batch in fed(translator, 1)] == [20, 54]
     assert [len(batch) for batch in fed(translator, 2)] == [10, 64]
     assert [len(batch) for batch in fed(translator, 33)][:2] == [2, 16]
-    assert [len(batch) for batch in fed(translator, 5, max_sentences=20)] == [5, 20, 20, 20, 9]
+    # With a maximum, the budget of 4,096 tokens is not exceeded to have more sentences.
+    assert [len(batch) for batch in fed(translator, 5, max_sentences=20)] == [1, *[10] * 7, 3]
     asked = fed(replace(translator, batch_tokens=1024))
     assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
 

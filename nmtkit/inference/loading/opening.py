@@ -51,8 +51,9 @@ from nmtkit.training.checkpoints.weights import count_parameters
 
 CTRANSLATE2 = "ctranslate2"
 """Name of the external engine (see `ENGINES`) and of its Python package."""
-CTRANSLATE2_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Number of padded source tokens in a batch for CTranslate2."""
+CTRANSLATE2_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
+"""Number of padded source tokens in a batch for CTranslate2. On a CPU, `ExternalEngine.batch_sentences` usually limits
+batches further."""
 
 
 def load_from_options(
