@@ -83,7 +83,7 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
     assert Path(named.strip()).is_relative_to(own)
     nmtkit, home = there / "bin" / "nmtkit", {"HOME": str(empty)}
     assert "demo-news-pointer-generator" in run(nmtkit, "recipe", "ls", cwd=empty, **home).out
-    assert "\nfirst " in run(nmtkit, "guide", cwd=empty, **home).out
+    assert "\n  first " in run(nmtkit, "guide", cwd=empty, **home).out
     assert "nmtkit recipe check mine.yaml" in run(nmtkit, "guide", "first", cwd=empty, **home).out
     run(nmtkit, "guide", "tour", "--save", "lesson", cwd=empty, **home)
     assert (empty / "lesson" / "data" / "demo-scenes" / "test.images.npz").stat().st_size > 1000
