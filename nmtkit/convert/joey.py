@@ -288,7 +288,8 @@ def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
     for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
             raise CheckpointError(
-                f"{path}: {token!r} does not have id {row}, which special_symbols assigns to it"
+                f"{path}: {token!r} does not have id {row}, which special_symbols assigns to it; "
+                "correct special_symbols in config.yaml, or copy the vocabulary again"
             )
     return ExternalVocabulary(
         place=path,

@@ -194,7 +194,7 @@ class LibreOfficeHelp(Reader):
         if len(files) != 2:
             raise DataError(
                 "help pages require one package per language, but the sources have "
-                f"{len(files)} files"
+                f"{len(files)} files; list exactly two packages under `sources`"
             )
         src_file, tgt_file = files
         targets = dict(pages(tgt_file))

@@ -200,7 +200,8 @@ def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
     for path, one in files:
         if len(one.pairs) > n_pairs:
             raise DataError(
-                f"{named(path)} has links for sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}"
+                f"{named(path)} has links for sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}; "
+                "align the same pairs in both files"
             )
     return n_pairs
 

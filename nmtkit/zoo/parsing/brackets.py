@@ -123,7 +123,7 @@ class Brackets(Rows, Rule):
         if not batch.reads_text:
             raise RecipeError(
                 "`search.rule: brackets` requires a model that reads text, because a tree "
-                "contains the words of its source"
+                "contains the words of its source; remove search.rule"
             )
         is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
         return replace(self, words=is_start.sum(1))

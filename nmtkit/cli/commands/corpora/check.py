@@ -67,7 +67,7 @@ class _CheckCommand(cloup.Command):
         "--tokens/--no-tokens",
         "with_tokens",
         default=True,
-        help="Tokenize the text to find unknown tokens and pairs that training will leave out. Default: --tokens.",
+        help="Tokenize the text to find unknown tokens and pairs that training will leave out. Default: on.",
     ),
     shared.run_folder,
     shared.overrides,

@@ -16,7 +16,10 @@ from nmtkit.cli.options import FILE
 )
 @click.option("--to", metavar="DIR", type=FILE, help="Output folder. Default: corpora/NAME.")
 @click.option(
-    "--yes", "-y", is_flag=True, help="Accept the licence and the size without being asked."
+    "--yes",
+    "-y",
+    is_flag=True,
+    help="Accept the licence and the download size without being asked.",
 )
 @click.option(
     "--overwrite",

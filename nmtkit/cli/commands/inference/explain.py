@@ -40,8 +40,8 @@ from nmtkit.cli.options import NEW_FILE, Number
 def explain_command(**values: Any) -> None:
     """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
 
-    The input is SENTENCE, or the lines of standard input. The search is the same as that of `translate` with the same
-    options.
+    The input is SENTENCE, or the lines of standard input. The search is the one that `translate` runs with
+    the same options.
 
     Each row is a step. It shows the hypotheses that the step kept, side by side, each with its last token and its total
     log-probability in nats. The mark before a token points to the hypothesis in the previous row that the token

@@ -138,9 +138,9 @@ def _metric_options(summaries: bool) -> Decorator:
             "-lc",
             "--lowercase",
             is_flag=True,
-            help="Ignore case in terms, BLEU, chrF and CIDEr-D. ROUGE always does."
+            help="Ignore case in terms, BLEU, chrF and CIDEr-D. ROUGE always ignores it."
             if summaries
-            else "Ignore case in BLEU, chrF and CIDEr-D (sacrebleu: -lc --chrf-lowercase). TER always does.",
+            else "Ignore case in BLEU, chrF and CIDEr-D (sacrebleu: -lc --chrf-lowercase). TER always ignores it.",
         ),
         click.option(
             "-w",

@@ -58,7 +58,7 @@ def evaluate_command(**values: Any) -> None:
     """Translate, summarize or classify a test set with RUN, and score the output.
 
     RUN may also be given as -m RUN; several -m form an ensemble. The command prints one line, "RUN  TEST SET  METRIC
-    VALUE ...". The scores are the same as from `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or
+    VALUE ...". The scores are the same as those of `nmtkit translate` (or `summarize`) followed by `nmtkit score` (or
     `score-summaries`). Lines with signatures, for pasting into a paper, go to stderr. -o saves the outputs. For a
     language model, the command prints loss and perplexity on --ref FILE (default: the test set of the recipe); `nmtkit
     perplexity` prints more. For a classifier, it also prints a table with a row for each correct label and a column for
