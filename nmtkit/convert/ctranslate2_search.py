@@ -94,6 +94,9 @@ class CTranslate2Search(ExternalEngine):
     limit, so the second search may wait for 2K hypotheses, and returns all of them, not only the
     best K.
 
+    With `at_limit: end`, nmtkit ends hypotheses at the limit at no cost. CTranslate2 cannot, so results that reach the
+    limit cannot be used.
+
     Padding and BOS must not be generated, but if CTranslate2 suppresses tokens, it gives their probability to the other
     tokens, so scores are no longer exact. If they must be, both tokens end a hypothesis instead, and the result for
     this source cannot be used. The converted model makes this very rare: see `_split_tokens` in
@@ -151,9 +154,8 @@ class CTranslate2Search(ExternalEngine):
         missing = missing_settings("ctranslate2", config)
         missing.pop("certain_prefix", None)  # a forced language token always has probability 1
         if exact:
-            missing.pop(
-                "at_limit", None
-            )  # `nmtkit.decoding` takes over sources that reach their length limit
+            # `nmtkit.decoding` takes over sources that reach their length limit.
+            missing.pop("at_limit", None)
         if missing:
             return (
                 "ctranslate2 cannot run this search; it does not support "
