@@ -64,6 +64,13 @@ def _brackets(is_set: Any) -> Any:
     return is_set
 
 
+def _listed(rule: Any) -> Any:
+    """Returns the list with a single rule, or an empty list for null."""
+    if rule is None:
+        return []
+    return [rule] if isinstance(rule, str) else rule
+
+
 def _elmo(settings: Any) -> Any:
     return {"kind": "elmo", **settings} if isinstance(settings, dict) else settings
 
@@ -149,6 +156,7 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Moved("training.permutation", "training.objectives.permutation"),
     Moved("training.both_directions", "training.objectives.both_directions"),
     Moved("search.brackets", "search.rule", _brackets),
+    Moved("search.rule", "search.rules", _listed),
     *(Moved(split, split, columns_of_json) for split in SPLITS),
     *(Moved(f"training.{loss}", f"training.objectives.{loss}") for loss in LOSSES),
     Removed(

@@ -34,7 +34,8 @@ from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, user_cach
 from nmtkit.core.version import __version__
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
-from nmtkit.decoding.settings import SearchConfig, max_lengths
+from nmtkit.decoding.limits import max_lengths
+from nmtkit.decoding.settings import SearchConfig
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.loading.engines import ENGINES, ExternalEngine, ExternalSearch
 from nmtkit.inference.loading.options import DecodingOptions
@@ -220,7 +221,7 @@ class CTranslate2Search(ExternalEngine):
         new = {source.length for source in sources}.difference(known)
         if new:
             lengths = torch.tensor([length + 1 for length in new])
-            known.update(zip(new, max_lengths(config, lengths, None).tolist(), strict=True))
+            known.update(zip(new, max_lengths(config, lengths).tolist(), strict=True))
         return [known[source.length] for source in sources]
 
     def _lacking_for(

@@ -109,7 +109,7 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
         "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
         "certain_prefix": (not config.certain_prefix, "false"),
         "diversity_groups": (config.n_groups == 1, "1"),
-        "rule": (config.rule is None, "null"),
+        "rules": (not config.rules, "[]"),
         "at_limit": (
             config.effective_at_limit != "end" or engine != "ctranslate2",
             "behind or compete",

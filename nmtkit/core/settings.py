@@ -76,21 +76,22 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 """Name of a recipe, run, stage or corpus."""
 
 
-def registry_name(registry: Registry[Any]) -> Any:
-    """Returns the type of a setting whose value is the name of a registry member; the schema lists the members."""
+def registry_name(registry: Registry[Any], without: Collection[str] = ()) -> Any:
+    """Returns the type of a setting whose value is the name of a registry member; the schema lists the members.
+
+    `without` are names of members that are not values of the setting.
+    """
+
+    def names() -> list[str]:
+        return [name for name in registry.names() if name not in without]
 
     def member(given: object) -> object:
-        if given not in registry.names():
-            raise ValueError(
-                f"not a valid value; {suggest_registered(str(given), registry.names())}"
-            )
+        if given not in names():
+            raise ValueError(f"not a valid value; {suggest_registered(str(given), names())}")
         return given
 
     return Annotated[
-        str,
-        BeforeValidator(member),
-        Field(json_schema_extra={"enum": [*registry.names()]}),
-        registry,
+        str, BeforeValidator(member), Field(json_schema_extra={"enum": [*names()]}), registry
     ]
 
 

@@ -1,4 +1,4 @@
-"""Beam search for a batch: how a search begins, and the step that is repeated until all sentences are done.
+"""Beam search for a batch: the step that is repeated until all sentences are done.
 
 A step reads the last token of each hypothesis, and considers the 2K best continuations of each sentence's K hypotheses.
 Among the K best, those that end in EOS are finished; the K best continuations that do not end in EOS survive. Ties are
@@ -8,9 +8,8 @@ are made on the device, so that the host never waits for it.
 
 Sampling uses the same step, but draws the continuations instead of choosing the best ones.
 
-If the batch has a `prompt`, hypotheses continue the prompt of their sentence. Prompts are read in one pass if the model
-supports that. A prompt is not scored and does not count towards lengths and limits, but its n-grams may not be
-repeated, and repeating its tokens incurs the repetition penalty.
+`nmtkit.decoding.search_state` creates the state before the first step, `nmtkit.decoding.rules` has the rules, and
+`nmtkit.decoding.engine` batches the sentences.
 
 Notation as in `nmtkit/models/base.py`, and:
 
@@ -33,29 +32,26 @@ the log-probabilities that hypotheses report.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batches.batch import NEW_WORD, Batch, CopySource, Rows
-from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import Batch, Rows
+from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.decoding.candidates import BLOCK, Candidates, best_candidates
-from nmtkit.decoding.constraints import ConstrainedBeam, Constraints
+from nmtkit.decoding.constraints import Terms
 from nmtkit.decoding.rules import (
     INFINITY,
+    NO_TARGET_TOKENS,
     NO_TOKEN,
-    CertainPrefix,
-    ForbiddenTokens,
-    ForcedPrefix,
     LiveHypotheses,
-    MinLength,
-    NoRepeatedNgrams,
     Rule,
-    apply_rule,
+    TargetTokens,
+    apply_rules,
 )
 from nmtkit.decoding.sampling import sample_step
 from nmtkit.decoding.scorers import (
@@ -64,39 +60,17 @@ from nmtkit.decoding.scorers import (
     coverage_score,
     source_words,
 )
-from nmtkit.decoding.search_state import PREFIX_NAME, HypothesisState, SearchState, SentenceState
-from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths, min_lengths
+from nmtkit.decoding.search_state import HypothesisState, SearchState, SentenceState, start_search
+from nmtkit.decoding.settings import SamplingConfig, SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.layers.copying import renumber_by_position
 from nmtkit.layers.kernels import block_maxima
-from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
-from nmtkit.models.abilities import (
-    as_copying,
-    has_source_end,
-    predicts_by_softmax,
-    reserve_positions,
-    with_shortlist,
-)
-from nmtkit.models.base import Decoder, DecoderState, ModelOutput
+from nmtkit.models.abilities import as_copying, has_source_end, predicts_by_softmax
+from nmtkit.models.base import Decoder, ModelOutput
 
 MANY_LOGITS = 1 << 17
 """Minimum number of logits at which ranking without the softmax is faster than ranking with it."""
 DIVERSITY_STRENGTH = 0.5
 """Penalty on a word in diverse beam search, per hypothesis of an earlier group that chose the word in this step."""
-
-
-@dataclass(frozen=True)
-class TokenClasses:
-    """Properties of a model's tokens that some searches need; tensors are on the model's device."""
-
-    word_starts: Callable[[], Tensor] | None = None
-    """Function that returns a mask of the tokens that begin a word or are not part of one, `(V,)`, bool. It is called
-    only for constraints and for prefixes with NEW_WORD."""
-    rule: Rule | None = None
-    """The rule named by `search.rule`."""
-
-
-NO_TOKEN_CLASSES = TokenClasses()
 
 
 @dataclass(frozen=True)
@@ -124,9 +98,38 @@ class Continuations:
     """Log-probabilities `(N,X)`, or logits if `log_sums` is set."""
     log_sums: Tensor | None = None
     """Log-sum-exp of the logits before the rules were applied, `(N,)`; None if the values are log-probabilities."""
+    own_log_probs: Tensor | None = None
+    """The model's own log-probabilities `(N,X)`; None unless the search is observed."""
     block_maxima: Tensor | None = None
     """Maxima of the values in blocks of `BLOCK` columns `(N,blocks)`; None if they have not been computed. Always None
     in guided steps, because the penalties would change the maxima."""
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """What an observer sees of a step; see `BeamSearch.observed_by`."""
+
+    live: LiveHypotheses
+    """The hypotheses that the step continued."""
+    scores: Tensor
+    """Their log-probabilities `(B,W)`."""
+    rules: tuple[Rule, ...]
+    """The rules of the step, in the order in which they were applied."""
+    rule_names: tuple[str, ...]
+    """The name of each rule."""
+    own_log_probs: Tensor
+    """The model's own log-probabilities of all continuations `(N,X)`."""
+    values: Tensor
+    """Their scores after applying the rules `(N,X)`: minus infinity for forbidden continuations."""
+    result: StepResult
+    """The candidates that the step chose."""
+    done: Tensor
+    """Whether each sentence is done after the step, `(B,)`, bool."""
+    limits: list[int]
+    """Length limits of the sentences."""
+
+
+Observer = Callable[[ObservedStep], None]
 
 
 class BeamSearch:
@@ -139,10 +142,10 @@ class BeamSearch:
         need_attention: whether to return attention and p_gen.
         shortlist: candidate translations of the source words, on the model's device. Each sentence is restricted to the
             candidates for its words; without a shortlist it may use the whole vocabulary.
-        token_classes: see `TokenClasses`.
+        tokens: properties of the target tokens that the rules of this search need.
 
     Raises:
-        RecipeError: the settings are not compatible with the model or with `n_best`.
+        RecipeError: the settings are not compatible with the model, the shortlist or `n_best`.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class BeamSearch:
         n_best: int = 1,
         need_attention: bool = False,
         shortlist: Shortlist | None = None,
-        token_classes: TokenClasses = NO_TOKEN_CLASSES,
+        tokens: TargetTokens = NO_TARGET_TOKENS,
     ) -> None:
         if n_best > config.n_hypotheses:
             key = config.size_key
@@ -163,16 +166,49 @@ class BeamSearch:
             raise RecipeError(
                 "coverage_penalty: this model has no attention, which the penalty requires; set coverage_penalty to 0"
             )
+        if config.rules and shortlist is not None:
+            names = " and ".join(config.rules)
+            raise RecipeError(
+                f"search.rules: {names} cannot be combined with a shortlist; remove the rule or the shortlist"
+            )
         self.model = model
         self.config = config
         self.sampling = config if isinstance(config, SamplingConfig) else None
         self.n_best = n_best
         self.need_attention = need_attention
         self.shortlist = shortlist
-        self.token_classes = token_classes
         self.length_penalty = config.build_length_penalty()
         self.coverage_penalty = config.build_coverage_penalty()
+        self.is_guided_by_coverage = False
+        """Whether the coverage penalty guides the choice of candidates."""
+        if self.coverage_penalty is not None and self.sampling is None:
+            self.is_guided_by_coverage = self.coverage_penalty.guides_choice
+        self.is_guided = (
+            self.is_guided_by_coverage or config.repetition_penalty > 1 or config.n_groups > 1
+        )
+        """Whether any penalty guides the choice of candidates."""
         self.device = next(model.parameters(), torch.empty(0)).device
+        self.tokens = replace(tokens, device=self.device)
+        self._observer: Observer | None = None
+
+    def begin(self, batch: Batch) -> SearchState:
+        """Returns the state before the first step, with one empty hypothesis for each sentence of a batch.
+
+        If the batch is on the CPU, its values are read there, so that the host does not wait for an accelerator.
+
+        Raises:
+            RecipeError: the batch has terms, a prefix or a source that this search does not support.
+        """
+        return start_search(self, batch)
+
+    def observed_by(self, observer: Observer) -> "BeamSearch":
+        """Returns the same search with an observer, which is called at the end of each step.
+
+        The results of the search do not change. Its steps cannot be captured as CUDA graphs.
+        """
+        search = copy(self)
+        search._observer = observer
+        return search
 
     # ------------------------------------------------------------------------------------------------------ the step
 
@@ -186,10 +222,16 @@ class BeamSearch:
         config = self.config
         sentences = state.sentences
         memory = sentences.memory
-        constraints = state.constraints
+        terms = _find_terms(sentences.rules)
 
         # 1. The model reads the last token of each hypothesis.
-        output, model_state = self.advance_model(state)
+        output, model_state = self.model.advance(
+            sentences.tokens.flatten(),
+            state.hypotheses.model,
+            memory,
+            cache=state.cache,
+            need_attention=self.need_attention or self.coverage_penalty is not None,
+        )
 
         # 2. Coverage, and the coverage penalties of the hypotheses, which are zero or less.
         coverage = None  # (N,S)
@@ -201,38 +243,18 @@ class BeamSearch:
             )  # (B,W)
 
         # 3. The scores of all continuations after applying the rules, and the scores that guide the choice among them.
-        is_guided_by_coverage = self._is_guided_by_coverage()
-        has_repetition_penalty = sentences.repetition_penalties is not None
-        has_diversity = sentences.diversity_penalties is not None
-        is_guided = is_guided_by_coverage or has_repetition_penalty or has_diversity
-        needs_log_probs = is_guided or not self._may_skip_softmax(sentences)
-        continuations = self._score_continuations(state, output, needs_log_probs)
+        continuations, live = self._score_continuations(state, output)
         divisor = self._candidate_divisors(state)  # (B,1)
-        parent_scores = sentences.scores  # (B,W)
-        if continuations.log_sums is not None:
-            # log p = logit - log_sum. Subtracting log_sum from the parent's score covers all of its continuations.
-            log_sums = continuations.log_sums.view(parent_scores.shape)  # (B,W)
-            parent_scores = parent_scores - log_sums  # (B,W)
-        guided_values = continuations.values  # (N,X)
-        if sentences.repetition_penalties is not None:
-            assert state.history is not None
-            history = memory.columns_of(state.history)  # (N,t)
-            guided_values = apply_repetition_penalty(
-                guided_values, history, config.repetition_penalty
-            )  # (N,X)
-            parent_scores = parent_scores + sentences.repetition_penalties  # (B,W)
-        # The second condition follows from the first; only the type checker needs it.
-        if is_guided_by_coverage and coverage_scores is not None:
-            # The ranking adds the coverage penalty after dividing by the divisor, so the penalty is multiplied by the
-            # divisor here.
-            parent_scores = parent_scores + coverage_scores * divisor  # (B,W)
+        guided_values, parent_scores = self._guide_choice(
+            state, continuations, coverage_scores, divisor
+        )  # guided_values: (N,X), parent_scores: (B,W)
 
         # 4. The best continuations of each sentence.
         candidates, diversity_penalties = self._choose_candidates(
-            state, guided_values, parent_scores, block_maxima=continuations.block_maxima
+            state, terms, guided_values, parent_scores, block_maxima=continuations.block_maxima
         )  # diversity_penalties: (B,K)
         token_penalties = None  # (B,C): repetition penalty of each last token, zero or less
-        if is_guided:
+        if self.is_guided:
             candidates, token_penalties = restore_model_scores(
                 candidates,
                 log_probs=continuations.values,
@@ -242,7 +264,9 @@ class BeamSearch:
 
         # 5. At the length limit, hypotheses may be forced to end with an EOS whose log-probability is not counted.
         if config.effective_at_limit == "end":
-            candidates, token_penalties = self._end_at_limit(state, candidates, token_penalties)
+            candidates, token_penalties = self._end_at_limit(
+                state, terms, candidates, token_penalties
+            )
         tokens = memory.ids_of(candidates.columns)  # (B,C)
 
         # 6. Ranking scores: the log-probability divided by the length penalty, plus the coverage penalty. The bound in
@@ -253,8 +277,8 @@ class BeamSearch:
         ranking = penalized / divisor  # (B,C)
         if coverage_scores is not None:
             ranking = ranking + coverage_scores.gather(1, candidates.parents)  # (B,C)
-        if constraints is not None:
-            ranking = constraints.mask_unmet_candidates(
+        if terms is not None:
+            ranking = terms.prefer_met_candidates(
                 parents=candidates.parents, tokens=tokens, scores=candidates.scores, ranking=ranking
             )  # (B,C)
 
@@ -270,33 +294,21 @@ class BeamSearch:
         # 8. The new beam at the next position: each hypothesis inherits the state of its parent.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
         parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
-        state.hypotheses = self._advance_beam(
-            state, hypotheses, parents=parents, tokens=next_sentences.tokens
-        )
-        state.sentences = next_sentences
+        next_tokens = next_sentences.tokens  # (B,K)
+        state.hypotheses = self._advance_beam(state, hypotheses, parents, tokens=next_tokens)
+        rules = tuple(rule.advance(parents, next_tokens) for rule in sentences.rules)
+        state.sentences = replace(next_sentences, rules=rules)
         n_sentences = len(ranking)
-        return StepResult(
+        result = StepResult(
             candidates=candidates,
             tokens=tokens,
             ranking=ranking,
             attention=self._for_result(output.attention, n_sentences),
             copy_gate=self._for_result(output.copy_gate, n_sentences),
         )
-
-    def advance_model(self, state: SearchState) -> tuple[ModelOutput, DecoderState]:
-        """Runs the model on the last token of each hypothesis; returns its output and its next state.
-
-        Apart from writing the cache entries of the current position, this leaves `state` unchanged. The method may be
-        called twice at the same position; `nmtkit.decoding.tracing` does so.
-        """
-        sentences = state.sentences
-        return self.model.advance(
-            sentences.tokens.flatten(),
-            state.hypotheses.model,
-            sentences.memory,
-            cache=state.cache,
-            need_attention=self.need_attention or self.coverage_penalty is not None,
-        )
+        if self._observer is not None:
+            self._observer(self._observed(state, sentences, live, continuations, result))
+        return result
 
     def _candidate_divisors(self, state: SearchState) -> Tensor:
         """Returns the length penalty of the candidates `(B,1)`, which have one more token than their parents."""
@@ -305,13 +317,58 @@ class BeamSearch:
         )  # (B,)
         return state.divisors.index_select(0, n_written)[:, None]
 
+    def _guide_choice(
+        self,
+        state: SearchState,
+        continuations: Continuations,
+        coverage_scores: Tensor | None,
+        divisor: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Lowers the scores of the continuations and of their parents by the penalties that guide the choice.
+
+        Args:
+            state: the state of the search.
+            continuations: the scores after applying the rules.
+            coverage_scores: the coverage penalty of each parent `(B,W)`, zero or less; None without one.
+            divisor: the length penalty of the candidates `(B,1)`.
+
+        Returns:
+            The scores of the continuations `(N,X)` and of their parents `(B,W)`. The sum of both guides the choice.
+        """
+        values = continuations.values  # (N,X)
+        sentences = state.sentences
+        parent_scores = sentences.scores  # (B,W)
+        if continuations.log_sums is not None:
+            # log p = logit - log_sum. Subtracting log_sum from the parent's score covers all of its continuations.
+            log_sums = continuations.log_sums.view(parent_scores.shape)  # (B,W)
+            parent_scores = parent_scores - log_sums  # (B,W)
+        if sentences.repetition_penalties is not None:
+            assert state.history is not None
+            history = sentences.memory.columns_of(state.history)  # (N,t)
+            values = apply_repetition_penalty(
+                values, history, self.config.repetition_penalty
+            )  # (N,X)
+            parent_scores = parent_scores + sentences.repetition_penalties  # (B,W)
+        if self.is_guided_by_coverage:
+            assert coverage_scores is not None
+            # The ranking adds the coverage penalty after dividing by the divisor, so the penalty is multiplied by the
+            # divisor here.
+            parent_scores = parent_scores + coverage_scores * divisor  # (B,W)
+        return values, parent_scores
+
     def _choose_candidates(
-        self, state: SearchState, values: Tensor, parent_scores: Tensor, block_maxima: Tensor | None
+        self,
+        state: SearchState,
+        terms: Terms | None,
+        values: Tensor,
+        parent_scores: Tensor,
+        block_maxima: Tensor | None,
     ) -> tuple[Candidates, Tensor | None]:
         """Chooses the candidates of a step by diverse, constrained or plain beam search, or by sampling.
 
         Args:
             state: the state of the search.
+            terms: the terms of the sentences, or None.
             values: scores of all continuations `(N,X)`.
             parent_scores: scores of their parents `(B,W)`.
             block_maxima: see `Continuations`.
@@ -331,9 +388,8 @@ class BeamSearch:
             parent_penalties = sentences.diversity_penalties.gather(1, candidates.parents)  # (B,C)
             penalties = parent_penalties + token_penalties  # (B,C)
             return candidates, penalties.gather(1, candidates.survivors)
-        constraints = state.constraints
-        if constraints is not None:
-            candidates = constraints.choose(
+        if terms is not None:
+            candidates = terms.choose(
                 log_probs=values, scores=parent_scores, beam_size=beam_size, memory=sentences.memory
             )
         elif self.sampling is not None:
@@ -355,15 +411,18 @@ class BeamSearch:
         return candidates, None
 
     def _end_at_limit(
-        self, state: SearchState, candidates: Candidates, token_penalties: Tensor | None
+        self,
+        state: SearchState,
+        terms: Terms | None,
+        candidates: Candidates,
+        token_penalties: Tensor | None,
     ) -> tuple[Candidates, Tensor | None]:
         """Ends the hypotheses of sentences at their length limit; returns the new candidates and token penalties."""
         sentences = state.sentences
-        constraints = state.constraints
         is_last = (state.cache.position >= sentences.last_position)[:, None]  # (B,1)
         scores = sentences.scores  # (B,W)
-        if constraints is not None:
-            scores = constraints.mask_unmet_hypotheses(scores)  # (B,W)
+        if terms is not None:
+            scores = terms.prefer_met_hypotheses(scores)  # (B,W)
         if token_penalties is not None:
             token_penalties = token_penalties.masked_fill(is_last, 0.0)  # (B,C)
         return end_at_limit(is_last, candidates, scores), token_penalties
@@ -382,12 +441,6 @@ class BeamSearch:
         parent_penalties = sentences.repetition_penalties.gather(1, candidates.parents)  # (B,C)
         penalties = parent_penalties + token_penalties  # (B,C)
         return candidates.scores + penalties, penalties.gather(1, candidates.survivors)
-
-    def _is_guided_by_coverage(self) -> bool:
-        """Returns whether the coverage penalty guides the choice of candidates."""
-        if self.coverage_penalty is None or self.sampling is not None:
-            return False
-        return self.coverage_penalty.guides_choice
 
     def _add_to_coverage(self, coverage: Tensor | None, output: ModelOutput) -> Tensor:
         """Returns the sum of all attention so far `(N,S)`, always as a new tensor that shares no memory with others."""
@@ -417,56 +470,53 @@ class BeamSearch:
         n_logits = sentences.scores.numel() * self.model.sizes["tgt"]
         if n_logits < MANY_LOGITS or not predicts_by_softmax(self.model):
             return False
-        if self.sampling is not None or sentences.constraints is not None:
+        if self.sampling is not None:
             return False
-        return not any(rule.needs_log_probs for rule in sentences.rules)
+        return all(rule.effect != "scores" for rule in sentences.rules)
 
     def _score_continuations(
-        self, state: SearchState, output: ModelOutput, needs_log_probs: bool
-    ) -> Continuations:
-        """Returns the scores of all continuations after applying the rules.
+        self, state: SearchState, output: ModelOutput
+    ) -> tuple[Continuations, LiveHypotheses]:
+        """Returns the scores of all continuations after applying the rules, and the hypotheses as the rules saw them.
 
-        The scores are logits unless `needs_log_probs` is set or the model copies.
+        The scores may be logits: see `_may_skip_softmax`.
         """
         memory = state.sentences.memory
-        if needs_log_probs:
-            log_probs = self.model.predict(output, memory)  # (N,X)
-            return Continuations(self.apply_rules(state, log_probs))
-        logits = self.model.logits(output, memory)  # (N,V)
-        log_sums, maxima = block_maxima(logits, BLOCK)  # (N,), (N,blocks)
-        if output.copy_gate is not None:
-            copying = as_copying(self.model)
-            assert copying is not None, "a model with a copy gate must be able to copy"
-            log_probs = copying.copied(
-                logits, output, memory, log_normalizer=log_sums[:, None]
-            )  # (N,X)
-            return Continuations(self.apply_rules(state, log_probs))
-        logits = self.apply_rules(state, logits)  # (N,V)
-        keeps_other_tokens = all(rule.forbids_special_tokens_only for rule in state.sentences.rules)
-        if not keeps_other_tokens:
-            return Continuations(logits, log_sums)  # any block may have lost its maximum
-        # All special tokens are in the first block, so only the maximum of that block can have changed.
-        first_block = logits[:, :BLOCK]  # (N,BLOCK)
-        maxima[:, 0] = first_block.amax(1)
-        return Continuations(logits, log_sums, maxima)
-
-    def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
-        """Returns log-probabilities or logits `(N,X)` after applying all rules; may overwrite `log_probs`."""
         rules = state.sentences.rules
-        constraints = state.constraints
-        live = self.live_hypotheses(state, log_probs)
-        may_be_stuck = constraints is not None or any(rule.may_forbid_all for rule in rules)
-        # (N,): the score of EOS before any rule is applied
-        end = log_probs[:, EOS].clone() if may_be_stuck else None
-        for rule in rules:
-            log_probs = apply_rule(rule, log_probs=log_probs, live=live, end=end)  # (N,X)
-        if constraints is not None and end is not None:
-            constraints.forbid(
-                log_probs, end=end, forced=live.forced, memory=state.sentences.memory
-            )
-        return log_probs
+        log_sums = None  # (N,)
+        maxima = None  # (N,blocks)
+        if self.is_guided or not self._may_skip_softmax(state.sentences):
+            values = self.model.predict(output, memory)  # (N,X)
+        else:
+            values = self.model.logits(output, memory)  # (N,V)
+            log_sums, maxima = block_maxima(values, BLOCK)
+            if output.copy_gate is not None:
+                copying = as_copying(self.model)
+                assert copying is not None, "a model with a copy gate must be able to copy"
+                log_normalizer = log_sums[:, None]  # (N,1)
+                values = copying.copied(
+                    values, output, memory, log_normalizer=log_normalizer
+                )  # (N,X)
+                log_sums = None
+                maxima = None
+        own_log_probs = None  # (N,X)
+        if self._observer is not None:
+            own_log_probs = values.clone() if log_sums is None else values - log_sums[:, None]
 
-    def live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
+        live = self._live_hypotheses(state, values)
+        values = apply_rules(rules, values, live)  # (N,X) or (N,V)
+        if maxima is not None and all(rule.effect == "special_tokens" for rule in rules):
+            # All special tokens are in the first block, so only the maximum of that block can have changed.
+            first_block = values[:, :BLOCK]  # (N,BLOCK)
+            maxima[:, 0] = first_block.amax(1)
+        else:
+            maxima = None  # any block may have lost its maximum
+        continuations = Continuations(
+            values, log_sums, own_log_probs=own_log_probs, block_maxima=maxima
+        )
+        return continuations, live
+
+    def _live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
         """Returns the hypotheses as rules see them; `log_probs` `(N,X)` are the scores before any rule is applied."""
         sentences = state.sentences
         memory = sentences.memory
@@ -548,13 +598,8 @@ class BeamSearch:
         self, state: SearchState, hypotheses: HypothesisState, parents: Tensor, tokens: Tensor
     ) -> HypothesisState:
         """Advances the cache; returns the state of the new hypotheses with the given `parents` and `tokens` `(B,K)`."""
-        constraints = state.constraints
         width = parents.shape[1]
         rows = state.cache.parent_rows(parents)  # (N,)
-        progress = None
-        if constraints is not None:
-            progress = constraints.advance(rows.view_as(parents), tokens)  # (B,K,...)
-            progress = progress.mapped(lambda tensor: tensor.flatten(0, 1))  # (N,...)
         if width == 1:  # a single hypothesis continues itself, so nothing moves
             state.cache.next_step(None, width)
         else:
@@ -566,7 +611,7 @@ class BeamSearch:
                 history = pad(history, (0, 1), value=NO_TOKEN)  # (N,*)
             last = (state.cache.position - 1).repeat_interleave(width)[:, None]  # (N,1)
             history = history.scatter(1, last, tokens.view(-1, 1))  # (N,*)
-        return replace(hypotheses, history=history, progress=progress)
+        return replace(hypotheses, history=history)
 
     def _for_result(self, tensor: Tensor | None, n_sentences: int) -> Tensor | None:
         """Returns the attention or the copy gate `(N,*)` in the shape `(B,K,*)`; None if attention is not needed."""
@@ -577,235 +622,27 @@ class BeamSearch:
         beam_size = self.config.n_hypotheses
         return by_sentence.expand(-1, beam_size, -1)
 
-    def max_tokens(self, batch: Batch, columns: int) -> int:
-        """Returns an upper bound on the length limit, including EOS, of sentences with `columns` source columns.
-
-        `batch` only determines whether the sentences have source texts.
-        """
-        rule = self.token_classes.rule
-        required = None
-        if rule is not None:
-            required = torch.tensor([rule.min_tokens_bound(columns)])  # (1,)
-        config = applicable_limits(self.config, batch)
-        limits = max_lengths(
-            config, torch.tensor([columns]), prefix=None, required=required
-        )  # (1,)
-        return int(limits)
-
-    # ----------------------------------------------------------------------------------------------------- the start
-
-    def begin(self, batch: Batch) -> SearchState:
-        """Returns the state before the first step, with one empty hypothesis for each sentence of a batch.
-
-        If the batch is on the CPU, its values are read there, so that the host does not wait for an accelerator.
-        """
-        model = self.model
-        config = self.config
-        device = self.device
-        host_batch = batch
-        # Cloned, because sentences that are inserted later are written into these tensors.
-        batch = batch.to(device).mapped(torch.clone)
-        if model.config.copies:
-            batch = number_copied_words(batch, model.sizes["tgt"])
-        constraints = self._checked_constraints(batch)
-        custom_rule = self._begin_custom_rule(batch)
-        host_prompt_lengths = None  # (B,)
-        if host_batch.prompt is not None:
-            host_prompt_lengths = (host_batch.prompt != PAD).sum(1).cpu()  # (B,)
-        limits = self._length_limits(host_batch, custom_rule, host_prompt_lengths)  # (B,)
-        longest = int(limits.max())
-
-        # 1. The encoded sources and the restrictions on target tokens.
-        memory = model.encode(batch)
-        shortlist_mask = None  # (B,V)
-        if self.shortlist is not None:
-            shortlist_mask = self._shortlist_mask(batch, self.shortlist)  # (B,V)
-            memory = with_shortlist(model, memory, shortlist_mask)
-        prompt = batch.prompt  # (B,P)
-        if prompt is None:
-            prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)  # (B,0)
-        prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
-        has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
-        needs_word_starts = constraints is not None or has_new_word
-        word_starts = self._word_starts() if needs_word_starts else None  # (V,)
-        named_rules = self._begin_rules(
-            host_batch,
-            prompt_lengths=prompt_lengths,
-            word_starts=word_starts if has_new_word else None,
-            custom_rule=custom_rule,
-        )
-        rules = tuple(rule for _, rule in named_rules)
-
-        # 2. The state of the model after it has read the prompts.
-        model_state = model.start(memory)
-        # Few translations exceed the length of their source by more than a quarter. For them, the cache grows.
-        positions = min(longest + 1, max(INITIAL_LENGTH, memory.mask.shape[1] * 5 // 4))
-        beam_size = 1 if prompt.shape[1] else config.n_hypotheses
-        cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
-        if host_prompt_lengths is not None and prompt.shape[1]:
-            # The last token of each prompt is read by the first step.
-            shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
-            _, model_state = model.prefill(
-                shifted_prompt, model_state, memory, cache=cache, lengths=host_prompt_lengths
-            )
-            cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
-
-        # 3. The sentences and their hypotheses. Log-probabilities are summed in float32 or wider.
-        model_dtype = next(model.parameters(), torch.empty(0)).dtype
-        dtype = torch.promote_types(model_dtype, torch.float32)
-        scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)  # (B,1)
-        zeros = torch.zeros_like(scores)  # (B,1)
-        sentences = SentenceState(
-            number=torch.arange(batch.size, device=device),
-            memory=memory,
-            rules=rules,
-            tokens=_first_tokens(prompt, prompt_lengths),
-            scores=scores,
-            last_position=_add_prompt_lengths(send(limits - 1, device), prompt_lengths),
-            done=torch.zeros(batch.size, dtype=torch.bool, device=device),
-            n_finished=torch.zeros(batch.size, config.n_groups, dtype=torch.long, device=device),
-            best_finished=self._initial_best_finished(scores),
-            prompt_lengths=prompt_lengths,
-            prefix=_prefix_after_prompt(batch.prefix, prompt, prompt_lengths),
-            constraints=constraints,
-            shortlist_mask=shortlist_mask,
-            repetition_penalties=zeros if config.repetition_penalty > 1 else None,
-            diversity_penalties=zeros.clone() if config.n_groups > 1 else None,
-        )
-        progress = None
-        if constraints is not None and word_starts is not None:
-            progress = ConstrainedBeam.begin(constraints, word_starts).progress
-        reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
-        history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
-        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1))  # (longest,)
-        return SearchState(
-            sentences=sentences,
-            hypotheses=HypothesisState(model=model_state, history=history, progress=progress),
-            cache=cache,
-            divisors=send(divisors.to(dtype), device),  # (longest,)
-            limits=limits.tolist(),
-            rule_names=tuple(name for name, _ in named_rules),
-            word_starts=word_starts,
-        )
-
-    def _word_starts(self) -> Tensor:
-        """Returns the mask `(V,)` of the tokens that begin a word; see `SearchState.word_starts`."""
-        assert self.token_classes.word_starts is not None, "this search needs word starts"
-        return self.token_classes.word_starts()
-
-    def _checked_constraints(self, batch: Batch) -> Constraints | None:
-        """Returns the constraints of a batch; raises a RecipeError if this search does not support constraints."""
-        constraints = batch.terms
-        assert constraints is None or isinstance(constraints, Constraints)
-        if constraints is not None:
-            self.config.reject_constraints()
-        return constraints
-
-    def _begin_custom_rule(self, batch: Batch) -> Rule | None:
-        """Returns the rule named by `search.rule` for the sentences of a batch, or None if there is no such rule."""
-        if self.config.rule is None:
-            return None
-        assert self.token_classes.rule is not None, (
-            "`search.rule` needs a rule in the token classes"
-        )
-        if self.shortlist is not None or batch.prefix is not None or batch.terms is not None:
-            raise RecipeError(
-                f"the rule {self.config.rule} cannot be combined with a shortlist, a prefix or terms: remove them"
-            )
-        return self.token_classes.rule.begin(batch)
-
-    def _begin_rules(
+    def _observed(
         self,
-        batch: Batch,
-        prompt_lengths: Tensor | None,
-        word_starts: Tensor | None,
-        custom_rule: Rule | None,
-    ) -> list[tuple[str | None, Rule]]:
-        """Returns the rules of this search in the order in which they are applied, each with what it comes from.
-
-        The minimum length comes before n-gram blocking, because a sentence in which n-gram blocking forbids every token
-        may end early. A forced prefix comes after these two rules, because it overrides them. All batches without
-        prefixes or terms have the same rules, so their sentences can take each other's slots. For the names, see
-        `SearchState.rule_names`.
-        """
-        config = applicable_limits(self.config, batch)
-        rules: list[tuple[str | None, Rule]] = [(None, ForbiddenTokens([PAD, BOS]))]
-        if config.forbid_unknown:
-            rules.append(("forbid_unknown", ForbiddenTokens([UNK])))
-        minimum_settings = []
-        if config.min_length:
-            minimum_settings.append("min_length")
-        if config.min_length_ratio:
-            minimum_settings.append("min_length_ratio")
-        if minimum_settings:
-            # A sentence has the larger of the two minimums, so either setting may be the one that forbids an EOS.
-            name = " or ".join(minimum_settings)
-            fewest = send(min_lengths(config, batch.lengths.cpu()), self.device)  # (B,)
-            rules.append((name, MinLength(_add_prompt_lengths(fewest, prompt_lengths))))
-        if config.no_repeat_ngram:
-            rules.append(("no_repeat_ngram", NoRepeatedNgrams(config.no_repeat_ngram)))
-        if batch.prefix is not None:
-            prefix_rule = CertainPrefix if config.certain_prefix else ForcedPrefix
-            rules.append((PREFIX_NAME, prefix_rule(word_starts)))
-        if custom_rule is not None:
-            rules.append((custom_rule.name or config.rule, custom_rule))
-        return rules
-
-    def _length_limits(
-        self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None
-    ) -> Tensor:
-        """Returns the maximum number of tokens of each sentence, including EOS, `(B,)`, on the CPU.
-
-        A limit exceeds the model's number of positions only if a prefix, a rule or the constraints require more tokens.
-        """
-        config = applicable_limits(self.config, batch)
-        required = None  # (B,): number of tokens that the limit must leave room for
-        if custom_rule is not None:
-            required = custom_rule.min_tokens()  # (B,)
-        elif isinstance(batch.terms, Constraints):
-            required = batch.terms.tokens_needed().cpu()  # (B,)
-        lengths = batch.lengths.cpu()  # (B,)
-        prefix = None if batch.prefix is None else batch.prefix.cpu()  # (B,P)
-        limits = max_lengths(config, lengths, prefix=prefix, required=required)  # (B,)
-
-        n_positions = int(limits.max())
-        if prompt_lengths is not None:
-            n_positions += int(prompt_lengths.max())
-        if reserve_positions(self.model, n_positions):
-            return limits
-        while not reserve_positions(self.model, n_positions):
-            n_positions -= 1
-        shortest_config = config.model_copy(update={"max_length": 1})
-        shortest_limits = max_lengths(
-            shortest_config, lengths, prefix=prefix, required=required
-        )  # (B,)
-        positions_left: int | Tensor = n_positions
-        if prompt_lengths is not None:
-            # Each sentence has only the positions after its own prompt.
-            positions_left = n_positions - prompt_lengths  # (B,)
-        return limits.clamp(max=positions_left).maximum(shortest_limits)
-
-    def _shortlist_mask(self, batch: Batch, shortlist: Shortlist) -> Tensor:
-        """Returns a mask of the shortlisted words of each sentence `(B,V)`, bool."""
-        if not batch.reads_text:
-            raise RecipeError(
-                "a shortlist requires a source text, but this model does not read one: remove the shortlist"
-            )
-        required_ids = []
-        if batch.prefix is not None:
-            required_ids.append(batch.prefix)  # (B,P)
-        if isinstance(batch.terms, Constraints):
-            required_ids.append(batch.terms.positive.flatten(1))  # (B,U*L)
-        prefix = torch.cat(required_ids, 1) if required_ids else None  # (B,P+U*L)
-        return shortlist.candidates(batch, self.model.config.copies, prefix)
-
-    def _initial_best_finished(self, scores: Tensor) -> Tensor | None:
-        """Returns the initial `SentenceState.best_finished`: minus infinity, or None if `stop` is `first_k`."""
-        compared = {"exact": self.n_best, "huggingface": self.config.n_hypotheses}
-        n_compared = compared.get(self.config.effective_stop)
-        if n_compared is None:
-            return None
-        return scores.new_full((len(scores), n_compared), -INFINITY)  # (B,n_best) or (B,K)
+        state: SearchState,
+        sentences: SentenceState,
+        live: LiveHypotheses,
+        continuations: Continuations,
+        result: StepResult,
+    ) -> ObservedStep:
+        """Returns what an observer sees of a step; `sentences` are those before it, `state` is the state after it."""
+        assert continuations.own_log_probs is not None
+        return ObservedStep(
+            live=live,
+            scores=sentences.scores,
+            rules=sentences.rules,
+            rule_names=state.rule_names,
+            own_log_probs=continuations.own_log_probs,
+            values=continuations.values,
+            result=result,
+            done=state.sentences.done,
+            limits=state.limits,
+        )
 
 
 # ----------------------------------------------------------------------------------------------- parts of the step
@@ -943,64 +780,6 @@ def restore_model_scores(
     return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
 
-# ---------------------------------------------------------------------------------------------- parts of the start
-
-
-def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
-    """Returns the settings; if the batch has no source texts, removes the limits that depend on the source length."""
-    if batch.reads_text:
-        return config
-    return config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
-
-
-def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
-    """Numbers the unknown words of a batch by source position, for a model that copies.
-
-    The id of an unknown word becomes V plus its first source position.
-    """
-    source = batch.inputs.copy.extended  # (B,S)
-    terms = batch.terms
-    assert terms is None or isinstance(terms, Constraints)
-
-    def number_ids(ids: Tensor) -> Tensor:
-        return renumber_by_position(ids, source, vocab_size=vocabulary_size, absent_id=UNK)
-
-    source_length = source.shape[1]
-    padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are faster to search
-    return replace(
-        batch,
-        inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),
-        prefix=None if batch.prefix is None else number_ids(batch.prefix),
-        prompt=None if batch.prompt is None else number_ids(batch.prompt),
-        terms=None if terms is None else terms.map_ids(number_ids),
-    )
-
-
-def _add_prompt_lengths(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """Adds the prompt lengths, if there are any, to token counts `(B,)`."""
-    if prompt_lengths is None:
-        return counts
-    return counts + prompt_lengths
-
-
-def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """Returns the tokens that the first step reads `(B,1)`: the last token of each prompt, or BOS without a prompt."""
-    if prompt_lengths is None:
-        n_sentences = len(prompt)
-        return torch.full((n_sentences, 1), BOS, device=prompt.device)
-    prompt_with_bos = pad(prompt, (1, 0), value=BOS)  # (B,1+P)
-    last = prompt_lengths[:, None]  # (B,1)
-    return prompt_with_bos.gather(1, last)
-
-
-def _prefix_after_prompt(
-    prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None
-) -> Tensor | None:
-    """Appends each prefix `(B,*)` to its prompt `(B,P)`, so that the column of a token is its position: `(B,P+*)`."""
-    if prefix is None or prompt_lengths is None:
-        return prefix
-    prefix_length = prefix.shape[1]
-    offsets = torch.arange(prefix_length, device=prefix.device)  # (*,)
-    columns = prompt_lengths[:, None] + offsets  # (B,*)
-    padded_prompt = pad(prompt, (0, prefix_length), value=PAD)  # (B,P+*)
-    return padded_prompt.scatter(1, columns, prefix)
+def _find_terms(rules: tuple[Rule, ...]) -> Terms | None:
+    """Returns the rule with the terms of the sentences, or None."""
+    return next((rule for rule in rules if isinstance(rule, Terms)), None)

@@ -17,21 +17,35 @@ Notation as in `nmtkit.decoding.beam_search`, and:
     R    largest number of negative constraints on a sentence
     L    largest number of tokens in a constraint
     M    number of candidates that a step considers: W * (U + 1) + 2 * K
-    ...  either N, for hypotheses, or B,M, for candidates
+    ...  B,W for hypotheses, or B,M for candidates
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
-from nmtkit.data.batches.batch import NEW_WORD, Rows
+from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.decoding.candidates import Candidates, top_continuations
-from nmtkit.decoding.rules import INFINITY, allow_end_if_stuck, forbid_columns
+from nmtkit.decoding.rules import (
+    INFINITY,
+    RULES,
+    DemandingRule,
+    LiveHypotheses,
+    Rule,
+    TargetTokens,
+    WordStarts,
+    forbid_columns,
+)
 from nmtkit.models.base import Memory
+
+if TYPE_CHECKING:
+    from nmtkit.decoding.settings import SearchConfig
 
 
 @dataclass(frozen=True)
@@ -48,12 +62,6 @@ class Constraints(Rows):
     copied_starts: Tensor | None = None
     """Whether each source token begins a word `(B,S)`, bool; None if the model does not copy."""
 
-    def tokens_needed(self) -> Tensor:
-        """Returns the maximum number of tokens needed for the positive constraints and boundary tokens, `(B,)`."""
-        lengths = _lengths(self.positive)  # (B,U)
-        has_term = lengths > 0  # (B,U)
-        return (lengths + has_term).sum(1)
-
     def map_ids(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
         """Returns the constraints with all ids converted by `change`, which maps `(B,*)` to `(B,*)`."""
         positive = change(self.positive.flatten(1)).view_as(self.positive)  # (B,U,L)
@@ -68,77 +76,84 @@ class Constraints(Rows):
 
 @dataclass(frozen=True)
 class ConstraintProgress(Rows):
-    """The progress of hypotheses towards meeting the constraints of their sentences."""
+    """The progress towards meeting the constraints, for W hypotheses or M candidates of each sentence."""
 
     reached: Tensor
     """Entry l is True if the hypothesis ends with the first l+1 tokens of a positive constraint that is not met yet,
-    `(...,U,L)`, bool."""
+    `(B,W,U,L)`, bool."""
     met: Tensor
-    """Whether each positive constraint is met, `(...,U)`, bool; True for padding."""
+    """Whether each positive constraint is met, `(B,W,U)`, bool; True for padding."""
     negative: Tensor
-    """Entry l is True if the hypothesis ends with the first l+1 tokens of a negative constraint, `(...,R,*)`, bool."""
+    """Entry l is True if the hypothesis ends with the first l+1 tokens of a negative constraint, `(B,W,R,*)`, bool."""
 
 
+@RULES.register("terms")
 @dataclass(frozen=True)
-class ConstrainedBeam:
-    """The constraints of B sentences, and the progress of their N hypotheses."""
+class Terms(Rows, DemandingRule):
+    """Forbids what would violate the constraints of the sentences, and chooses the candidates of a step.
+
+    It forbids tokens that complete a negative constraint, and EOS until all positive constraints are met.
+    """
 
     constraints: Constraints
     """The constraints, in which unknown words are numbered by source position."""
-    word_starts: Tensor
-    """Mask of the vocabulary's tokens that begin a word or are not part of one `(V,)`, bool."""
+    word_starts: WordStarts
+    """The tokens of the vocabulary that begin a word."""
     progress: ConstraintProgress
+    """The progress of the W hypotheses of each sentence."""
 
     @classmethod
-    def begin(cls, constraints: Constraints, word_starts: Tensor) -> "ConstrainedBeam":
-        """Returns a beam with one empty hypothesis for each sentence."""
+    @override
+    def begin(cls, batch: Batch, config: "SearchConfig", tokens: TargetTokens) -> Rule | None:
+        constraints = batch.terms
+        if constraints is None:
+            return None
+        assert isinstance(constraints, Constraints)
+        config.reject_constraints()
+        positive = constraints.positive[:, None]  # (B,1,U,L)
+        negative = constraints.negative[:, None]  # (B,1,R,*)
         progress = ConstraintProgress(
-            reached=torch.zeros_like(constraints.positive, dtype=torch.bool),
-            met=_lengths(constraints.positive) == 0,
-            negative=torch.zeros_like(constraints.negative, dtype=torch.bool),
+            reached=torch.zeros_like(positive, dtype=torch.bool),
+            met=_lengths(positive) == 0,
+            negative=torch.zeros_like(negative, dtype=torch.bool),
         )
-        return cls(constraints, word_starts, progress)
+        return cls(constraints, WordStarts.of(tokens), progress)
 
-    # --------------------------------------------------------------------------------- what the constraints forbid
+    @override
+    def min_tokens(self) -> Tensor:
+        """Returns the number of tokens in the positive constraints, including boundary tokens, `(B,)`."""
+        lengths = _lengths(self.constraints.positive)  # (B,U)
+        has_term = lengths > 0  # (B,U)
+        return (lengths + has_term).sum(1).cpu()
 
-    def forbid(self, log_probs: Tensor, end: Tensor, forced: Tensor | None, memory: Memory) -> None:
-        """Forbids, in place, tokens that complete a negative constraint, and EOS until all positive ones are met.
-
-        Args:
-            log_probs: scores of the continuations after applying the rules `(N,X)`.
-            end: the model's own log-probability of EOS `(N,)`. EOS is allowed if no other token is.
-            forced: the token with which each hypothesis must continue `(N,)`, as in `LiveHypotheses`. The scores of
-                hypotheses with a specific forced token are not changed.
-            memory: the encoded sources.
-        """
-        if forced is None:
-            is_free = torch.ones_like(end, dtype=torch.bool)  # (N,)
-        else:
-            is_free = (forced == PAD) | (forced == NEW_WORD)  # (N,)
-        is_early = is_free & ~self._all_met(self.progress)  # (N,)
+    @override
+    def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
+        is_early = ~self._all_met(self.progress).flatten()  # (N,)
         log_probs[:, EOS].masked_fill_(is_early, -INFINITY)
-        if self.constraints.negative.shape[1]:
-            self._forbid_last_tokens(log_probs, is_free, memory)
-        allow_end_if_stuck(log_probs, end)
+        if not self.constraints.negative.shape[1]:
+            return log_probs
 
-    def _forbid_last_tokens(self, log_probs: Tensor, is_free: Tensor, memory: Memory) -> None:
-        """Forbids, in place, tokens that would complete a negative constraint, where `is_free` `(N,)` is set."""
-        negative = self._per_hypothesis(self.constraints.negative)  # (N,R,L)
+        # Whether the hypothesis ends with all tokens of a negative constraint except the last one.
+        negative = live.per_hypothesis(self.constraints.negative)  # (N,R,L)
         lengths = _lengths(negative)  # (N,R)
         last = (lengths - 1).clamp(min=0).unsqueeze(2)  # (N,R,1)
-        last_tokens = negative.gather(2, last).squeeze(2)  # (N,R)
-
-        # Whether the hypothesis ends with all tokens of the constraint except the last one.
-        reached = self.progress.negative  # (N,R,L)
+        reached = self.progress.negative.flatten(0, 1)  # (N,R,L)
         reached_before = pad(reached[..., :-1], (1, 0), value=True)  # (N,R,L)
         is_near_end = reached_before.gather(2, last).squeeze(2)  # (N,R)
 
+        last_tokens = negative.gather(2, last).squeeze(2)  # (N,R)
+        columns = live.memory.columns_of(last_tokens)  # (N,R)
         has_term = lengths > 0  # (N,R)
-        is_forbidden = is_near_end & has_term & is_free[:, None]  # (N,R)
-        columns = memory.columns_of(last_tokens)  # (N,R)
-        forbid_columns(log_probs, columns, is_forbidden)
+        forbid_columns(log_probs, columns, is_near_end & has_term)
+        return log_probs
 
-    def mask_unmet_candidates(
+    @override
+    def advance(self, parents: Tensor, tokens: Tensor) -> "Terms":
+        return replace(self, progress=self._advanced(parents, tokens))
+
+    # ------------------------------------------------------------------------------------------ at the length limit
+
+    def prefer_met_candidates(
         self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor
     ) -> Tensor:
         """Returns `ranking` with minus infinity for candidates that do not meet all positive constraints.
@@ -151,55 +166,19 @@ class ConstrainedBeam:
             scores: the log-probability of each candidate `(B,C)`.
             ranking: the ranking score of each candidate `(B,C)`.
         """
-        width = len(self.progress.met) // len(ranking)
-        rows = _rows(parents, width)  # (B,C)
-        progress = self.advance(rows, tokens)  # (B,C,...)
         # EOS is allowed only if all constraints are met, or if every other token is forbidden.
         is_end = tokens == EOS  # (B,C)
-        is_met = self._all_met(progress) | is_end  # (B,C)
-        is_possible = scores > -INFINITY  # (B,C)
-        any_is_met = (is_met & is_possible).any(1, keepdim=True)  # (B,1)
-        is_masked = ~is_met & any_is_met  # (B,C)
-        return ranking.masked_fill(is_masked, -INFINITY)
+        is_met = self._all_met(self._advanced(parents, tokens)) | is_end  # (B,C)
+        return _prefer(is_met, scores, ranking)
 
-    def mask_unmet_hypotheses(self, scores: Tensor) -> Tensor:
+    def prefer_met_hypotheses(self, scores: Tensor) -> Tensor:
         """Returns `scores` `(B,W)` with minus infinity for hypotheses that do not meet all positive constraints.
 
         If no hypothesis of a sentence meets them all, the sentence's scores are unchanged.
         """
-        is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
-        is_met = is_met & (scores > -INFINITY)  # (B,W)
-        any_is_met = is_met.any(1, keepdim=True)  # (B,1)
-        is_masked = ~is_met & any_is_met  # (B,W)
-        return scores.masked_fill(is_masked, -INFINITY)
+        return _prefer(self._all_met(self.progress), scores, scores)
 
-    # ------------------------------------------------------------------------------------------------ a step forward
-
-    def advance(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
-        """Returns the progress of hypotheses after one more token each.
-
-        Args:
-            rows: the rows of the hypotheses among all N, `(B,M)`.
-            tokens: the id of each hypothesis's next token `(B,M)`.
-        """
-
-        def select_rows(tensor: Tensor) -> Tensor:
-            selected = tensor.index_select(0, rows.flatten())  # (B*M,...)
-            return selected.view(*rows.shape, *tensor.shape[1:])
-
-        before = self.progress.mapped(select_rows)  # (B,M,...)
-        positive = self.constraints.positive[:, None]  # (B,1,U,L)
-        negative = self.constraints.negative[:, None]  # (B,1,R,*)
-        is_boundary = self._begins_word(tokens).unsqueeze(2)  # (B,M,1)
-        is_complete = _is_complete(before.reached, positive)  # (B,M,U)
-        met = before.met | (is_complete & is_boundary)  # (B,M,U)
-        may_continue = ~met & self._may_begin(met)  # (B,M,U)
-        reached = _extend(before.reached, positive, tokens)  # (B,M,U,L)
-        return ConstraintProgress(
-            reached=reached & may_continue[..., None],
-            met=met,
-            negative=_extend(before.negative, negative, tokens),
-        )
+    # ------------------------------------------------------------------------------------------- choosing candidates
 
     def choose(
         self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory
@@ -221,11 +200,10 @@ class ConstrainedBeam:
             log_probs, scores, beam_size, memory=memory
         )  # (B,M)
         n_columns = log_probs.shape[1]
-        width = scores.shape[1]
         parents = flat_indices // n_columns  # (B,M)
         columns = flat_indices % n_columns  # (B,M)
         tokens = memory.ids_of(columns)  # (B,M)
-        progress = self.advance(_rows(parents, width), tokens)  # (B,M,...)
+        progress = self._advanced(parents, tokens)  # (B,M,...)
         bank = self._bank(progress)  # (B,M)
         is_possible = values > -INFINITY  # (B,M)
         is_end = columns == EOS  # (B,M)
@@ -270,7 +248,7 @@ class ConstrainedBeam:
         n_columns = log_probs.shape[1]
 
         # 1. The next token of every constraint and the best token that begins a word, for each hypothesis.
-        next_columns = memory.columns_of(self._next_tokens())  # (N,U)
+        next_columns = memory.columns_of(self._next_tokens().flatten(0, 1))  # (N,U)
         begins_word = self._columns_that_begin_words(n_columns, memory)  # (X,) or (B,1,X)
         by_sentence = log_probs.reshape(n_sentences, width, n_columns)  # (B,W,X)
         start_log_probs = by_sentence.masked_fill(~begins_word, -INFINITY)  # (B,W,X)
@@ -311,13 +289,41 @@ class ConstrainedBeam:
         tokens_of_unmet = n_reached.amax(2)  # (B,M)
         return tokens_of_met + tokens_of_unmet
 
-    # -------------------------------------------------------------------------------- properties of tokens and terms
+    # ------------------------------------------------------------------------------------------------- progress
+
+    def _advanced(self, parents: Tensor, tokens: Tensor) -> ConstraintProgress:
+        """Returns the progress of M candidates of each sentence; `parents` and `tokens` `(B,M)` as in `advance`."""
+
+        def select_parents(tensor: Tensor) -> Tensor:
+            """Returns the entries `(B,M,...)` of the parents in a tensor `(B,W,...)`."""
+            n_sentences, width = tensor.shape[:2]
+            first_rows = torch.arange(n_sentences, device=tensor.device)[:, None] * width  # (B,1)
+            rows = (parents + first_rows).flatten()  # (B*M,)
+            selected = tensor.flatten(0, 1).index_select(0, rows)  # (B*M,...)
+            return selected.view(*parents.shape, *tensor.shape[2:])
+
+        before = self.progress.mapped(select_parents)  # (B,M,...)
+        positive = self.constraints.positive[:, None]  # (B,1,U,L)
+        negative = self.constraints.negative[:, None]  # (B,1,R,*)
+        is_boundary = self._begins_word(tokens).unsqueeze(2)  # (B,M,1)
+        is_complete = _is_complete(before.reached, positive)  # (B,M,U)
+        met = before.met | (is_complete & is_boundary)  # (B,M,U)
+        may_continue = ~met & self._may_begin(met)  # (B,M,U)
+        reached = _extend(before.reached, positive, tokens)  # (B,M,U,L)
+        return ConstraintProgress(
+            reached=reached & may_continue[..., None],
+            met=met,
+            negative=_extend(before.negative, negative, tokens),
+        )
+
+    def _all_met(self, progress: ConstraintProgress) -> Tensor:
+        """Returns whether all positive constraints would be met if the sentence ended here, `(B,W)` or `(B,M)`."""
+        positive = self.constraints.positive[:, None]  # (B,1,U,L)
+        return (progress.met | _is_complete(progress.reached, positive)).all(-1)
 
     def _columns_that_begin_words(self, n_columns: int, memory: Memory) -> Tensor:
         """Returns a mask of the columns whose tokens begin a word, bool: `(X,)`, or `(B,1,X)` if the model copies."""
-        word_starts = self.word_starts  # (V,)
-        if memory.shortlist is not None:
-            word_starts = word_starts[memory.shortlist.index.words]  # (V',): the shortlisted words
+        word_starts = self.word_starts.of_words(memory)  # (V,) or (V',)
         copied_starts = self.constraints.copied_starts  # (B,S)
         if copied_starts is None:
             n_others = n_columns - len(word_starts)
@@ -330,9 +336,9 @@ class ConstrainedBeam:
 
     def _begins_word(self, ids: Tensor) -> Tensor:
         """Returns whether each token `(B,M)` begins a word or ends the sentence."""
-        vocabulary_size = len(self.word_starts)
+        vocabulary_size = len(self.word_starts.mask)
         words = ids.clamp(max=vocabulary_size - 1)  # (B,M)
-        begins_word = self.word_starts[words] | (ids == EOS)  # (B,M)
+        begins_word = self.word_starts.mask[words] | (ids == EOS)  # (B,M)
         copied_starts = self.constraints.copied_starts  # (B,S)
         if copied_starts is None:
             return begins_word
@@ -348,36 +354,24 @@ class ConstrainedBeam:
         return earlier_are_met | ~self.constraints.in_order[:, None, None]
 
     def _next_tokens(self) -> Tensor:
-        """Returns each constraint's next token `(N,U)`; PAD if it has none left, or if it may not begin yet."""
-        n_sentences, n_terms, _ = self.constraints.positive.shape
-        met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
+        """Returns each constraint's next token `(B,W,U)`; PAD if it has none left, or if it may not begin yet."""
+        met = self.progress.met  # (B,W,U)
         may_continue = ~met & self._may_begin(met)  # (B,W,U)
-        may_continue = may_continue.flatten(0, 1)  # (N,U)
-        positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
         # A constraint whose tokens have all been generated gets PAD as its next token.
-        positive = pad(positive, (0, 1), value=PAD)  # (N,U,L+1)
-        n_reached = _tokens_reached(self.progress.reached)  # (N,U)
-        next_tokens = positive.gather(2, n_reached.unsqueeze(2)).squeeze(2)  # (N,U)
+        positive = pad(self.constraints.positive, (0, 1), value=PAD)  # (B,U,L+1)
+        positive = positive[:, None].expand(-1, met.shape[1], -1, -1)  # (B,W,U,L+1)
+        n_reached = _tokens_reached(self.progress.reached)  # (B,W,U)
+        next_tokens = positive.gather(3, n_reached.unsqueeze(3)).squeeze(3)  # (B,W,U)
         return next_tokens.masked_fill(~may_continue, PAD)
 
-    def _all_met(self, progress: ConstraintProgress) -> Tensor:
-        """Returns whether all positive constraints would be met if the sentence ended here, `(...)`."""
-        if progress.met.dim() == 2:  # N hypotheses; otherwise candidates B,M
-            positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
-        else:
-            positive = self.constraints.positive[:, None]  # (B,1,U,L)
-        return (progress.met | _is_complete(progress.reached, positive)).all(-1)
 
-    def _per_hypothesis(self, rows: Tensor) -> Tensor:
-        """Repeats the row of each sentence `(B,*)` for all its hypotheses: `(N,*)`."""
-        width = len(self.progress.met) // len(rows)
-        return rows.repeat_interleave(width, 0)
+def _prefer(is_met: Tensor, scores: Tensor, ranking: Tensor) -> Tensor:
+    """Sets `ranking` `(B,*)` to minus infinity where `is_met` `(B,*)` is not set.
 
-
-def _rows(parents: Tensor, width: int) -> Tensor:
-    """Converts indices of hypotheses within their sentences `(B,M)` to rows among all N hypotheses."""
-    first_rows = torch.arange(len(parents), device=parents.device)[:, None] * width  # (B,1)
-    return parents + first_rows
+    Sentences for which `is_met` is not set anywhere, except where `scores` `(B,*)` are minus infinity, are unchanged.
+    """
+    any_is_met = (is_met & (scores > -INFINITY)).any(1, keepdim=True)  # (B,1)
+    return ranking.masked_fill(~is_met & any_is_met, -INFINITY)
 
 
 def _lengths(ids: Tensor) -> Tensor:

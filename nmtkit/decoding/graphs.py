@@ -10,13 +10,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
+from nmtkit.core.device import send
 from nmtkit.decoding.beam_search import BeamSearch, StepResult
-from nmtkit.decoding.search_state import SearchState
+from nmtkit.decoding.rules import INFINITY
+from nmtkit.decoding.scorers import LengthPenalty
+from nmtkit.decoding.search_state import SearchState, pad_history
 
 LENGTH_STEP = 16
 """The number of positions that a step reads is rounded up to a multiple of this value, so that few graphs suffice."""
@@ -43,7 +48,7 @@ class CapturedSteps:
     def __init__(
         self, search: BeamSearch, first_state: SearchState, slots: int, length: int, at_once: bool
     ) -> None:
-        self.state = first_state.with_capacity(slots, length, search.length_penalty)
+        self.state = with_capacity(first_state, slots, length, search.length_penalty)
         self.replayed = 0
         """Number of steps that replayed a graph."""
         self._search = search
@@ -54,15 +59,9 @@ class CapturedSteps:
         self._captures: dict[int, Callable[[], StepResult]] = {}
         """Functions that replay captured steps, keyed by the number of positions that a step reads."""
 
-    def fill(self, first_state: SearchState) -> None:
-        """Replaces all sentences with new ones that have taken their first step."""
-        capacity = len(self.state.divisors)
-        assert len(first_state.divisors) <= capacity, "`BeamSearch.max_tokens` is too low"
-        done = self.state.sentences.done  # (B,)
-        done.fill_(True)
-        n_sentences = len(first_state.limits)
-        slots = torch.arange(n_sentences, device=done.device)  # (M,)
-        self.state.insert(slots, first_state, self._search.model)
+    def free_slots(self) -> None:
+        """Frees all slots, so that new sentences can be inserted."""
+        self.state.sentences.done.fill_(True)
 
     def step(self, n_positions: int) -> StepResult:
         """Takes one step, which reads `n_positions` positions for the sentence that is furthest along."""
@@ -98,6 +97,37 @@ class CapturedSteps:
     def _trial_step(self) -> StepResult:
         """Takes the same step without changing the state, except for cache entries, which the real step overwrites."""
         return self._search.step(self.state.shallow_copy())
+
+
+def with_capacity(
+    state: SearchState, slots: int, length: int, length_penalty: LengthPenalty
+) -> SearchState:
+    """Returns a copy of a state with a fixed number of slots and positions, whose tensors never change their size.
+
+    The sentences of the state occupy the first slots. The other slots contain copies of the last sentence that are
+    marked as done.
+    """
+    scores = state.sentences.scores
+    device = scores.device
+    n_sentences = len(scores)
+    rows = torch.arange(slots, device=device).clamp(max=n_sentences - 1)  # (slots,)
+    sentences = state.sentences.select(rows)
+    sentences.done[n_sentences:] = True
+    sentences.scores[n_sentences:] = -INFINITY
+    hypotheses = state.hypotheses.select(state.hypothesis_rows(rows))
+    history = hypotheses.history
+    if history is not None:
+        hypotheses = replace(hypotheses, history=pad_history(history, length))
+    cache = copy(state.cache)
+    cache.select(rows)
+    cache.fix_length(length)
+    # Sentences that are inserted later may be longer than those of this state.
+    lengths = torch.arange(1, length + 1)  # (length,)
+    divisors = length_penalty.divisors(lengths).to(state.divisors.dtype)  # (length,)
+    divisors = send(divisors, device)  # (length,)
+    return replace(
+        state, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors
+    )
 
 
 def supports_cuda_graphs(device: torch.device) -> bool:

@@ -25,12 +25,12 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.beam_search import StepResult
 from nmtkit.decoding.rules import INFINITY
 from nmtkit.decoding.scorers import coverage_score
-from nmtkit.decoding.search_state import Integers
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.models.abilities import memory_lengths
 from nmtkit.models.base import Decoder
 
 Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

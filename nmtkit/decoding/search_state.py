@@ -1,33 +1,47 @@
-"""The state of a search between two steps, for all sentences that are decoded together.
+"""The state of a search between two steps, for all sentences that are decoded together, and how it begins.
 
-Each sentence has a slot with W hypotheses. Sentences may be at different positions. Notation as in
-`nmtkit.decoding.beam_search`.
+Each sentence has a slot with W hypotheses. Sentences may be at different positions.
+
+If the batch has a `prompt`, hypotheses continue the prompt of their sentence. Prompts are read in one pass if the model
+supports that. A prompt is not scored and does not count towards lengths and limits, but its n-grams may not be
+repeated, and repeating its tokens incurs the repetition penalty.
+
+Notation as in `nmtkit.decoding.beam_search`; P is the number of tokens in the longest prompt or prefix.
 """
 
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.core.device import send
-from nmtkit.data.batches.batch import Rows
-from nmtkit.data.tokenizers.vocabulary import PAD
-from nmtkit.decoding.constraints import ConstrainedBeam, ConstraintProgress, Constraints
-from nmtkit.decoding.rules import INFINITY, NO_TOKEN, Rule
-from nmtkit.decoding.scorers import LengthPenalty
-from nmtkit.layers.kv_cache import KVCache
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.batches.batch import Batch, CopySource, Rows
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD, UNK
+from nmtkit.decoding.candidates import BLOCK
+from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.limits import applicable_limits, length_limits, max_lengths
+from nmtkit.decoding.rules import (
+    INFINITY,
+    NO_TOKEN,
+    RULES,
+    DemandingRule,
+    Rule,
+    begin_rules,
+    rule_names,
+    tokens_required,
+)
+from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.layers.copying import renumber_by_position
+from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
 from nmtkit.models.abilities import with_shortlist
-from nmtkit.models.base import Decoder, DecoderState, Memory
+from nmtkit.models.base import DecoderState, Memory
 
-Integers = npt.NDArray[np.int64]
-
-
-PREFIX_NAME = "prefix"
-"""Name of the rule that forces the prefixes, in `SearchState.rule_names`."""
+if TYPE_CHECKING:
+    from nmtkit.decoding.beam_search import BeamSearch
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,6 @@ class SentenceState(Rows):
     """Number of tokens in each prompt, `(B,)`; None without prompts. Positions also count these tokens."""
     prefix: Tensor | None = None
     """Forced ids, preceded by the prompts, `(B,P)`, padded with PAD; None without prefixes."""
-    constraints: Constraints | None = None
-    """Terms that the translations must or must not contain; None without terms."""
     shortlist_mask: Tensor | None = None
     """Mask of each sentence's shortlisted words `(B,V)`, bool; None if the whole vocabulary is allowed."""
     repetition_penalties: Tensor | None = None
@@ -97,8 +109,6 @@ class HypothesisState(Rows):
     """All tokens so far `(N,*)`, padded with NO_TOKEN; None if they are not needed."""
     coverage: Tensor | None = None
     """Sum of all attention so far `(N,S)`; None before the first step or without a coverage penalty."""
-    progress: ConstraintProgress | None = None
-    """Progress towards meeting the constraints; None without constraints."""
 
 
 @dataclass
@@ -112,22 +122,8 @@ class SearchState:
     """Length penalty for each length from 1 to the longest limit, `(longest,)`."""
     limits: list[int]
     """Length limits of the sentences that the state was created for, on the host."""
-    rule_names: tuple[str | None, ...]
-    """What each of `sentences.rules` comes from: the name of a setting (or of two), `PREFIX_NAME`, or the name of a
-    registered rule; None for the rule that every search has."""
-    word_starts: Tensor | None = None
-    """Mask of the tokens that begin a word or are not part of one `(V,)`, bool; None if it is not needed."""
-
-    @property
-    def constraints(self) -> ConstrainedBeam | None:
-        """The constraints of the sentences, and the progress of the hypotheses; None without constraints."""
-        constraints = self.sentences.constraints
-        if constraints is None:
-            return None
-        progress = self.hypotheses.progress
-        assert progress is not None
-        assert self.word_starts is not None
-        return ConstrainedBeam(constraints, self.word_starts, progress)
+    rule_names: tuple[str, ...]
+    """Name of each of `sentences.rules` in the output of `nmtkit explain`: see `Rule.name`."""
 
     @property
     def history(self) -> Tensor | None:
@@ -136,85 +132,6 @@ class SearchState:
         if history is None:
             return None
         return history[:, : self.cache.length - 1]
-
-    def keep_slots(self, order: Integers) -> None:
-        """Keeps only the slots in `order`, the result of `order_live_slots`, and renumbers them in this order."""
-        scores = self.sentences.scores
-        width = scores.shape[1]
-        device = scores.device
-        n_sentences = len(order)
-        # Sentences that stay in their slots are not copied. The others move to the slots of removed sentences.
-        holes = np.flatnonzero(order != np.arange(n_sentences))  # (M,)
-        movers = order[holes]  # (M,)
-        host_holes = torch.from_numpy(holes)  # (M,)
-        host_movers = torch.from_numpy(movers)  # (M,)
-        device_holes = send(host_holes, device)  # (M,)
-        device_movers = send(host_movers, device)  # (M,)
-        moved_sentences = self.sentences.select(device_movers)
-        self.sentences.put(device_holes, moved_sentences)
-        moved_hypotheses = self.hypotheses.select(self._hypothesis_rows(device_movers))
-        self.hypotheses.put(self._hypothesis_rows(device_holes), moved_hypotheses)
-        self.sentences = self.sentences.select(slice(n_sentences))
-        self.hypotheses = self.hypotheses.select(slice(n_sentences * width))
-        self.cache.compact_batch(host_holes, host_movers, n_sentences)
-
-    def insert(self, slots: Tensor, other: "SearchState", model: Decoder) -> None:
-        """Puts the sentences of another state into slots `(M,)`.
-
-        Both states must have taken at least one step, and must have the same number of source columns.
-        """
-        # Never true for captured steps, whose tensors must not be replaced.
-        if len(other.divisors) > len(self.divisors):
-            self.divisors = other.divisors
-
-        # The shortlists of the two states differ in size, so both are replaced with a new one for all sentences.
-        memory = with_shortlist(model, self.sentences.memory, None)
-        sentences = replace(self.sentences, memory=memory)
-        new_memory = with_shortlist(model, other.sentences.memory, None)
-        new_sentences = replace(other.sentences, memory=new_memory)
-        sentences.put(slots, new_sentences)
-        if sentences.shortlist_mask is not None:
-            memory = with_shortlist(model, sentences.memory, sentences.shortlist_mask)
-            sentences = replace(sentences, memory=memory)
-        self.sentences = sentences
-
-        new_hypotheses = other.hypotheses
-        history = self.hypotheses.history
-        if history is not None and new_hypotheses.history is not None:
-            padded_history = _pad_history(new_hypotheses.history, history.shape[1])  # (M*W,*)
-            new_hypotheses = replace(new_hypotheses, history=padded_history)
-        self.hypotheses.put(self._hypothesis_rows(slots), new_hypotheses)
-        self.cache.insert(slots, other.cache)
-
-    def with_capacity(
-        self, slots: int, length: int, length_penalty: LengthPenalty
-    ) -> "SearchState":
-        """Returns a copy with a fixed number of slots and positions, whose tensors never change their size.
-
-        The sentences of this state occupy the first slots. The other slots contain copies of the last sentence that are
-        marked as done.
-        """
-        scores = self.sentences.scores
-        device = scores.device
-        n_sentences = len(scores)
-        rows = torch.arange(slots, device=device).clamp(max=n_sentences - 1)  # (slots,)
-        sentences = self.sentences.select(rows)
-        sentences.done[n_sentences:] = True
-        sentences.scores[n_sentences:] = -INFINITY
-        hypotheses = self.hypotheses.select(self._hypothesis_rows(rows))
-        history = hypotheses.history
-        if history is not None:
-            hypotheses = replace(hypotheses, history=_pad_history(history, length))
-        cache = copy(self.cache)
-        cache.select(rows)
-        cache.fix_length(length)
-        # Sentences that are inserted later may be longer than those of this state.
-        lengths = torch.arange(1, length + 1)  # (length,)
-        divisors = length_penalty.divisors(lengths).to(self.divisors.dtype)  # (length,)
-        divisors = send(divisors, device)  # (length,)
-        return replace(
-            self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors
-        )
 
     def shallow_copy(self) -> "SearchState":
         """Returns another state with the same tensors."""
@@ -228,12 +145,211 @@ class SearchState:
             *self.cache.mutable_tensors(),
         ]
 
-    def _hypothesis_rows(self, sentences: Tensor) -> Tensor:
+    def hypothesis_rows(self, sentences: Tensor) -> Tensor:
         """Converts the rows of sentences `(M,)` to the rows of their hypotheses `(M*W,)`."""
         width = self.sentences.scores.shape[1]
         offsets = torch.arange(width, device=sentences.device)  # (W,)
         return (sentences[:, None] * width + offsets).flatten()
 
 
-def _pad_history(history: Tensor, length: int) -> Tensor:
+def pad_history(history: Tensor, length: int) -> Tensor:
+    """Pads histories `(N,*)` to a length: `(N,length)`."""
     return pad(history, (0, length - history.shape[1]), value=NO_TOKEN)
+
+
+# --------------------------------------------------------------------------------------------------- how it begins
+
+
+def start_search(search: "BeamSearch", batch: Batch) -> SearchState:
+    """Returns the state before the first step: see `BeamSearch.begin`."""
+    model = search.model
+    device = search.device
+    config = applicable_limits(search.config, batch)
+    host_prompt_lengths = None  # (B,)
+    if batch.prompt is not None:
+        host_prompt_lengths = (batch.prompt != PAD).sum(1).cpu()  # (B,)
+    if model.config.copies:
+        batch = number_copied_words(batch, model.sizes["tgt"])
+
+    # 1. The rules and the length limits.
+    rules_by_name = begin_rules(batch, config, search.tokens)
+    limits = length_limits(
+        model,
+        config,
+        batch.lengths,
+        required=tokens_required(rules_by_name.values()),
+        prompt_lengths=host_prompt_lengths,
+    )  # (B,)
+    longest = int(limits.max())
+    rules = tuple(_on_device(rule, device) for rule in rules_by_name.values())
+
+    # 2. The encoded sources. The batch is cloned, because sentences that are inserted later are written into it.
+    batch = batch.to(device).mapped(torch.clone)
+    memory = model.encode(batch)
+    shortlist_mask = None  # (B,V)
+    if search.shortlist is not None:
+        shortlist_mask = _shortlist_mask(search, batch, search.shortlist)  # (B,V)
+        memory = with_shortlist(model, memory, shortlist_mask)
+
+    # 3. The state of the model after it has read the prompts.
+    prompt = batch.prompt  # (B,P)
+    if prompt is None:
+        prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)  # (B,0)
+    prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
+    cache = _empty_cache(search, batch, memory, longest)
+    model_state = model.start(memory)
+    if host_prompt_lengths is not None and prompt.shape[1]:
+        # The last token of each prompt is read by the first step.
+        shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P)
+        _, model_state = model.prefill(
+            shifted_prompt, model_state, memory, cache=cache, lengths=host_prompt_lengths
+        )
+        cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
+
+    # 4. The sentences and their hypotheses. Log-probabilities are summed in float32 or wider.
+    model_dtype = next(model.parameters(), torch.empty(0)).dtype
+    dtype = torch.promote_types(model_dtype, torch.float32)
+    scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)  # (B,1)
+    zeros = torch.zeros_like(scores)  # (B,1)
+    last_position = send(limits - 1, device)  # (B,)
+    if prompt_lengths is not None:
+        last_position = last_position + prompt_lengths  # (B,)
+    sentences = SentenceState(
+        number=torch.arange(batch.size, device=device),
+        memory=memory,
+        rules=rules,
+        tokens=_first_tokens(prompt, prompt_lengths),
+        scores=scores,
+        last_position=last_position,
+        done=torch.zeros(batch.size, dtype=torch.bool, device=device),
+        n_finished=torch.zeros(batch.size, config.n_groups, dtype=torch.long, device=device),
+        best_finished=_no_finished(search, scores),
+        prompt_lengths=prompt_lengths,
+        prefix=_prefix_after_prompt(batch.prefix, prompt, prompt_lengths),
+        shortlist_mask=shortlist_mask,
+        repetition_penalties=zeros if config.repetition_penalty > 1 else None,
+        diversity_penalties=zeros.clone() if config.n_groups > 1 else None,
+    )
+    reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
+    history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
+    divisors = search.length_penalty.divisors(torch.arange(1, longest + 1))  # (longest,)
+    return SearchState(
+        sentences=sentences,
+        hypotheses=HypothesisState(model=model_state, history=history),
+        cache=cache,
+        divisors=send(divisors.to(dtype), device),  # (longest,)
+        limits=limits.tolist(),
+        rule_names=tuple(rules_by_name),
+    )
+
+
+def max_tokens(search: "BeamSearch", batch: Batch, columns: int) -> int:
+    """Returns an upper bound on the length limit, including EOS, of sentences with `columns` source columns.
+
+    The sentences have no prefixes and terms. `batch` only determines whether they have source texts.
+    """
+    required = 0
+    for name in rule_names(search.config):
+        rule = RULES.get(name)
+        if issubclass(rule, DemandingRule):
+            required += rule.min_tokens_bound(columns)
+    config = applicable_limits(search.config, batch)
+    limits = max_lengths(config, torch.tensor([columns]), torch.tensor([required]))  # (1,)
+    return int(limits)
+
+
+def can_share_slots(batch: Batch) -> bool:
+    """Returns whether other sentences can take the slots of a batch: it has no prompts, prefixes and terms."""
+    has_prompt = batch.prompt is not None and bool(batch.prompt.shape[1])
+    return not has_prompt and batch.prefix is None and batch.terms is None
+
+
+def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
+    """Numbers the unknown words of a batch by source position, for a model that copies.
+
+    The id of an unknown word becomes V plus its first source position.
+    """
+    source = batch.inputs.copy.extended  # (B,S)
+    terms = batch.terms
+    assert terms is None or isinstance(terms, Constraints)
+
+    def number_ids(ids: Tensor) -> Tensor:
+        return renumber_by_position(ids, source, vocab_size=vocabulary_size, absent_id=UNK)
+
+    source_length = source.shape[1]
+    padding = -(vocabulary_size + source_length) % BLOCK  # complete blocks are faster to search
+    return replace(
+        batch,
+        inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),
+        prefix=None if batch.prefix is None else number_ids(batch.prefix),
+        prompt=None if batch.prompt is None else number_ids(batch.prompt),
+        terms=None if terms is None else terms.map_ids(number_ids),
+    )
+
+
+def _on_device(rule: Rule, device: torch.device) -> Rule:
+    """Sends the rows of a rule to a device; cloned, because sentences that are inserted later overwrite them."""
+    if not isinstance(rule, Rows):
+        return rule
+    return cast(Rule, rule.to(device).mapped(torch.clone))
+
+
+def _empty_cache(search: "BeamSearch", batch: Batch, memory: Memory, longest: int) -> KVCache:
+    """Returns a cache without entries; `longest` is the largest length limit of the batch."""
+    # Few translations exceed the length of their source by more than a quarter. For them, the cache grows.
+    n_source_positions = memory.mask.shape[1]
+    expected_length = max(INITIAL_LENGTH, n_source_positions * 5 // 4)
+    capacity = min(longest + 1, expected_length)
+    beam_size = search.config.n_hypotheses
+    if batch.prompt is not None and batch.prompt.shape[1]:
+        beam_size = 1  # until the prompts have been read
+    return KVCache(
+        sentences=batch.size, beam=beam_size, device=search.device, width=1, capacity=capacity
+    )
+
+
+def _shortlist_mask(search: "BeamSearch", batch: Batch, shortlist: Shortlist) -> Tensor:
+    """Returns a mask of the shortlisted words of each sentence `(B,V)`, bool."""
+    if not batch.reads_text:
+        raise RecipeError(
+            "a shortlist requires a source text, but this model does not read one: remove the shortlist"
+        )
+    required_ids = []
+    if batch.prefix is not None:
+        required_ids.append(batch.prefix)  # (B,P)
+    if isinstance(batch.terms, Constraints):
+        required_ids.append(batch.terms.positive.flatten(1))  # (B,U*L)
+    prefix = torch.cat(required_ids, 1) if required_ids else None  # (B,P+U*L)
+    return shortlist.candidates(batch, search.model.config.copies, prefix)
+
+
+def _no_finished(search: "BeamSearch", scores: Tensor) -> Tensor | None:
+    """Returns the initial `SentenceState.best_finished`: minus infinity, or None if `stop` is `first_k`."""
+    compared = {"exact": search.n_best, "huggingface": search.config.n_hypotheses}
+    n_compared = compared.get(search.config.effective_stop)
+    if n_compared is None:
+        return None
+    return scores.new_full((len(scores), n_compared), -INFINITY)  # (B,n_best) or (B,K)
+
+
+def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
+    """Returns the tokens that the first step reads `(B,1)`: the last token of each prompt, or BOS without a prompt."""
+    if prompt_lengths is None:
+        n_sentences = len(prompt)
+        return torch.full((n_sentences, 1), BOS, device=prompt.device)
+    prompt_with_bos = pad(prompt, (1, 0), value=BOS)  # (B,1+P)
+    last = prompt_lengths[:, None]  # (B,1)
+    return prompt_with_bos.gather(1, last)
+
+
+def _prefix_after_prompt(
+    prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None
+) -> Tensor | None:
+    """Appends each prefix `(B,*)` to its prompt `(B,P)`, so that the column of a token is its position: `(B,P+*)`."""
+    if prefix is None or prompt_lengths is None:
+        return prefix
+    prefix_length = prefix.shape[1]
+    offsets = torch.arange(prefix_length, device=prefix.device)  # (*,)
+    columns = prompt_lengths[:, None] + offsets  # (B,*)
+    padded_prompt = pad(prompt, (0, prefix_length), value=PAD)  # (B,P+*)
+    return padded_prompt.scatter(1, columns, prefix)

@@ -1,11 +1,9 @@
-"""Settings of a search, and the length limits that result from them."""
+"""Settings of a search."""
 
 from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from nmtkit.core.errors import RecipeError, shorten
@@ -20,8 +18,7 @@ from nmtkit.core.settings import (
     parse,
     registry_name,
 )
-from nmtkit.data.tokenizers.vocabulary import PAD
-from nmtkit.decoding.rules import RULES
+from nmtkit.decoding.rules import FIRST_RULES, LAST_RULES, RULES
 from nmtkit.decoding.scorers import (
     COVERAGE_PENALTIES,
     LENGTH_PENALTIES,
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     LengthPenaltyName = str
     CoveragePenaltyName = str
 else:
-    RuleName = registry_name(RULES)
+    RuleName = registry_name(RULES, without=(*FIRST_RULES, *LAST_RULES))
     LengthPenaltyName = registry_name(LENGTH_PENALTIES)
     CoveragePenaltyName = registry_name(COVERAGE_PENALTIES)
 
@@ -75,10 +72,10 @@ class SearchConfig(Settings):
     turns it off."""
     forbid_unknown: bool = False
     """Never generate the unknown-word token."""
-    rule: RuleName | None = None
-    """A registered rule that applies in addition to the other rules. brackets: only generate well-formed trees in
-    linear form, with one placeholder for each source word; the length limit is raised if a tree needs more tokens. The
-    parsing task uses this rule."""
+    rules: list[RuleName] = Field(default_factory=list)
+    """Registered rules that apply in addition to those with settings of their own, in this order. brackets: only
+    generate well-formed trees in linear form, with one placeholder for each source word; the length limit is raised if
+    a tree needs more tokens. The parsing task uses this rule."""
     certain_prefix: bool = False
     """Treat the tokens of a forced prefix as having probability 1 when scoring, like Hugging Face's
     forced_bos_token_id."""
@@ -138,9 +135,10 @@ class SearchConfig(Settings):
                 f"min_length ({self.min_length}) must be less than max_length ({self.max_length}), which includes the "
                 "end of the sentence: lower min_length or raise max_length"
             )
-        fault = "" if self.rule is None else RULES.get(self.rule).fault(self)
-        if fault:
-            raise ValueError(f"{self.rule}: {fault}")
+        for name in self.rules:
+            fault = RULES.get(name).fault(self)
+            if fault:
+                raise ValueError(f"{name}: {fault}")
         return self
 
     def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
@@ -175,10 +173,6 @@ class SearchConfig(Settings):
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search does not support constraints."""
-        if self.rule is not None:
-            raise RecipeError(
-                f"the rule {self.rule} cannot be combined with terms or prefixes: remove them"
-            )
         if self.n_groups > 1 or not self.accepts_constraints:
             raise RecipeError("terms require a single beam: remove samples and diversity_groups")
 
@@ -393,51 +387,3 @@ AnySearch = Annotated[
     BeforeValidator(_with_default_kind),
 ]
 """Type of a setting that contains a search of any kind. Without `kind`, it is beam search."""
-
-
-def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
-    """Returns the minimum number of tokens of each translation, without EOS, `(B,)`; always less than `max_length`.
-
-    `src_lengths` `(B,)` are the source lengths in tokens, including EOS.
-    """
-    src_tokens = src_lengths.double() - 1  # (B,)
-    by_source = src_tokens * settings.min_length_ratio  # (B,)
-    by_source = by_source.floor()  # (B,)
-    # Clamped before the conversion, because a number above the largest int64 would become negative.
-    by_source = by_source.clamp(max=settings.max_length).long()  # (B,)
-    return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
-
-
-def max_lengths(
-    settings: SearchConfig,
-    src_lengths: Tensor,
-    prefix: Tensor | None,
-    required: Tensor | None = None,
-) -> Tensor:
-    """Returns the maximum number of tokens of each translation, including EOS, `(B,)`, at least 1.
-
-    The maximum is raised if the minimum length, a forced prefix or required tokens make this necessary.
-
-    Args:
-        settings: the search settings.
-        src_lengths: number of tokens of each source, including EOS, `(B,)`.
-        prefix: the forced prefix of each translation `(B,P)`, padded with PAD.
-        required: number of tokens, without EOS, that constraints or a rule require `(B,)`.
-    """
-    # Single precision, unlike in `min_lengths`. In either precision, rounding gives a different integer than decimal
-    # arithmetic for some products. The precision is kept because changing it would change existing results.
-    by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
-    by_source = by_source.clamp(max=settings.max_length).long()  # (B,)
-    if settings.max_length_ratio:
-        by_source += settings.max_length_offset
-    else:
-        by_source += settings.max_length
-    shortest_limits = min_lengths(settings, src_lengths) + 1  # (B,)
-    limits = by_source.maximum(shortest_limits).clamp(max=settings.max_length)  # (B,)
-
-    needed = torch.ones_like(limits)  # (B,): one token for EOS
-    if prefix is not None:
-        needed += (prefix > PAD).sum(1)  # NEW_WORD is negative
-    if required is not None:
-        needed = needed + required  # (B,)
-    return limits.maximum(needed)

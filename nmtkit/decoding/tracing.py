@@ -1,9 +1,8 @@
 """Traces the search on one sentence: the candidates of each step, and likely continuations that rules forbade.
 
-The candidates come from the results of the steps, which do not show what the rules forbade. So if any rule comes from a
-setting or a prefix, the model is run once more before each step, and each of these rules is applied to its
-log-probabilities on its own. A continuation that the search forbids is attributed to the first rule that forbids it on
-its own, or to the prefix if that does.
+`trace_search` decodes with `Engine` as usual, and observes the steps: see `BeamSearch.observed_by`. An observer also
+sees the model's log-probabilities before the rules, and applies each rule to them on its own. A continuation that the
+search forbids is attributed to the first rule that forbids it on its own, or to the prefix if that does.
 
     K   beam size, or number of samples
     W   hypotheses that a step continues: 1 in the first step, otherwise K
@@ -21,9 +20,10 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
-from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.beam_search import BeamSearch, StepResult
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
+from nmtkit.decoding.beam_search import BeamSearch, ObservedStep, StepResult
 from nmtkit.decoding.candidates import stable_topk
+from nmtkit.decoding.engine import Engine, OneBatch
 from nmtkit.decoding.hypotheses import (
     Hypothesis,
     SentenceRecord,
@@ -31,12 +31,13 @@ from nmtkit.decoding.hypotheses import (
     begin_records,
     read_hypotheses,
 )
-from nmtkit.decoding.rules import INFINITY, Rule, apply_rule
-from nmtkit.decoding.search_state import PREFIX_NAME, SearchState
+from nmtkit.decoding.rules import INFINITY, Rule, apply_rules
 from nmtkit.decoding.settings import SearchConfig
 
 _NO_RULE = -1
 """Represents "no rule" among the indices of rules."""
+_UNRECORDED_RULES = ("unused_tokens", "terms")
+"""Rules whose forbidden continuations are not recorded: PAD and BOS are of no interest, and terms forbid too much."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +124,19 @@ class SearchTrace:
 
 @dataclass(frozen=True)
 class _RecordedStep:
-    """One step of the search, and what is known only before it."""
+    """What is kept of a step."""
 
     parent_log_probs: Tensor
-    """Log-probabilities of the hypotheses that the step continues, `(W,)`."""
+    """Log-probabilities of the hypotheses that the step continued, `(W,)`."""
     forbidden: list[TracedContinuation]
-    """The K most likely continuations that rules forbid."""
+    """The K most likely continuations that rules forbade."""
     result: StepResult
+    is_done: Tensor
+    """Whether the search of the sentence ended with this step, `()`, bool."""
+    limit: int
+    """Maximum number of tokens of the sentence, including EOS."""
 
 
-# Not `inference_mode`, since a model may keep tensors from a search and use them in training; see `Engine.run`.
-@torch.no_grad()
 def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> SearchTrace:
     """Runs the search on the only sentence of a batch, and records the candidates of every step.
 
@@ -141,57 +144,39 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
     in batches of different sizes. Random samples depend on `sentence_number`, the sentence's number in `Engine.run`.
 
     Raises:
-        RecipeError: the batch has terms that this search does not support; a registered rule is combined with a prefix,
-            terms or a shortlist, or rejects the batch; or a shortlist is used without source text or with a model that
-            has no output matrix.
+        RecipeError: the batch has terms that this search does not support; a rule rejects the batch; or a shortlist is
+            used without source text or with a model that has no output matrix.
         CheckpointError: the model's log-probabilities are NaN.
     """
     assert batch.size == 1, f"the batch must have exactly one sentence, but has {batch.size}"
-    assert not search.model.training, "the model is in training mode: call model.eval() first"
     config = search.config
-    vocabulary_size = search.model.sizes["tgt"]
-    state = search.begin(batch)
-    # The number is part of the seed of random samples, and `begin` numbers the sentences of a batch from 0.
-    number = torch.full_like(state.sentences.number, sentence_number)  # (B,)
-    state.sentences = replace(state.sentences, number=number)
-    named_rules = _named_rules(state)
-
-    # 1. The search.
     recorded_steps: list[_RecordedStep] = []
-    is_done = False
-    while not is_done:
+
+    def record_step(step: ObservedStep) -> None:
         recorded_step = _RecordedStep(
-            parent_log_probs=state.sentences.scores[0].clone(),
-            forbidden=_forbidden_continuations(search, state, named_rules),
-            result=search.step(state),
+            parent_log_probs=step.scores[0],
+            forbidden=_forbidden_continuations(config, step),
+            result=step.result,
+            is_done=step.done[0],
+            limit=step.limits[0],
         )
         recorded_steps.append(recorded_step)
-        is_done = bool(state.sentences.done[0])
 
-    # 2. The hypotheses. `Engine.run` takes the first step of new sentences before they share steps with others, so
-    # `read_hypotheses` expects the result of the first step in the sentence's record. The results of all other steps
-    # form a single span.
-    first_result, *further_results = [recorded.result for recorded in recorded_steps]
-    span = StepSpan(start=0, results=further_results)
-    (record,) = begin_records(
-        search.model,
-        batch,
-        numbers=[sentence_number],
-        limits=state.limits,
-        first_result=first_result,
-        start=0,
-    )
-    record.end = len(span.results)
-    (hypotheses,) = read_hypotheses(
-        [record], [span], n_best=config.n_hypotheses, vocabulary_size=vocabulary_size, config=config
-    )
+    engine = Engine(search.observed_by(record_step), steps="eager")
+    for _ in engine.run(OneBatch(batch, [sentence_number]), refill=False):
+        pass  # the hypotheses are read below: all K of them, not only the `search.n_best` best ones
+    # The engine may take further steps before it notices that the sentence is done.
+    n_steps = 1 + [bool(recorded.is_done) for recorded in recorded_steps].index(True)
+    recorded_steps = recorded_steps[:n_steps]
 
-    # 3. The candidates of each step, and the forbidden continuations that are at least as likely as the worst of them.
+    record, hypotheses = _read_hypotheses(search, batch, sentence_number, recorded_steps)
+    vocabulary_size = search.model.sizes["tgt"]
     steps = []
     for recorded in recorded_steps:
         continuations = _traced_candidates(config, recorded.result, recorded.parent_log_probs)
         if batch.terms is not None:
             continuations = _without_duplicates(continuations)
+        # Forbidden continuations that are at least as likely as the worst candidate.
         worst_log_prob = float(recorded.result.candidates.scores[0].min())
         for continuation in recorded.forbidden:
             if continuation.log_prob >= worst_log_prob:
@@ -202,7 +187,34 @@ def trace_search(search: BeamSearch, batch: Batch, sentence_number: int = 0) -> 
                 for continuation in continuations
             ]
         )
-    return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=state.limits[0])
+    return SearchTrace(steps=steps, hypotheses=hypotheses, length_limit=record.limit)
+
+
+def _read_hypotheses(
+    search: BeamSearch, batch: Batch, number: int, recorded_steps: Sequence[_RecordedStep]
+) -> tuple[SentenceRecord, list[Hypothesis]]:
+    """Returns the record of the sentence, and all hypotheses that the search found, best first, at most K."""
+    # `Engine.run` takes the first step of new sentences before they share steps with others, so `read_hypotheses`
+    # expects the result of the first step in the sentence's record. The results of all other steps form a single span.
+    first_result, *further_results = [recorded.result for recorded in recorded_steps]
+    span = StepSpan(start=0, results=further_results)
+    (record,) = begin_records(
+        search.model,
+        batch,
+        numbers=[number],
+        limits=[recorded_steps[0].limit],
+        first_result=first_result,
+        start=0,
+    )
+    record.end = len(span.results)
+    (hypotheses,) = read_hypotheses(
+        [record],
+        [span],
+        n_best=search.config.n_hypotheses,
+        vocabulary_size=search.model.sizes["tgt"],
+        config=search.config,
+    )
+    return record, hypotheses
 
 
 def _with_extended_id(
@@ -297,28 +309,20 @@ def _is_chosen(candidate: TracedContinuation) -> bool:
 # ---------------------------------------------------------------------------------------------- forbidden continuations
 
 
-def _forbidden_continuations(
-    search: BeamSearch, state: SearchState, named_rules: Sequence[tuple[str, Rule]]
-) -> list[TracedContinuation]:
-    """Returns the most likely continuations that rules forbid in the next step, at most K, best first.
+def _forbidden_continuations(config: SearchConfig, step: ObservedStep) -> list[TracedContinuation]:
+    """Returns the most likely continuations that rules forbade in a step, at most K, best first.
 
     The caller drops those less likely than the worst candidate. See `SearchTrace.steps` for those that are left out
     here.
     """
+    named_rules = _named_rules(step)
     if not named_rules:
         return []
-    config = search.config
-    sentences = state.sentences
-    memory = sentences.memory
-    # The step will run the model again at this position and write the same cache entries; see
-    # `BeamSearch.advance_model`.
-    output, _ = search.advance_model(state)
-    token_log_probs = search.model.predict(output, memory)  # (W,X): the model's own distribution
-    rules = [rule for _, rule in named_rules]
-    rule_indices = _first_forbidding_rule(search, state, token_log_probs, rules=rules)  # (W,X)
+    token_log_probs = step.own_log_probs  # (W,X)
+    rule_indices = _first_forbidding_rule(step, [rule for _, rule in named_rules])  # (W,X)
     rule_indices[:, [PAD, BOS]] = _NO_RULE
 
-    total_log_probs = token_log_probs + sentences.scores[0, :, None]  # (W,X)
+    total_log_probs = token_log_probs + step.scores[0, :, None]  # (W,X)
     total_log_probs = total_log_probs.masked_fill(rule_indices == _NO_RULE, -INFINITY)  # (W,X)
     flat_totals = total_log_probs.reshape(1, -1)  # (1,W*X)
     n_chosen = min(config.n_hypotheses, flat_totals.shape[1])
@@ -327,7 +331,7 @@ def _forbidden_continuations(
     best_totals = best_totals[is_forbidden]  # (M,)
     flat_indices = flat_indices[is_forbidden]  # (M,)
     width, n_columns = token_log_probs.shape
-    tokens = memory.ids_of(flat_indices % n_columns).tolist()
+    tokens = step.live.memory.ids_of(flat_indices % n_columns).tolist()
     parents = (flat_indices // n_columns).tolist()
     best_token_log_probs = token_log_probs.flatten()[flat_indices].tolist()
     chosen_rule_indices = rule_indices.flatten()[flat_indices].tolist()
@@ -348,48 +352,40 @@ def _forbidden_continuations(
     return traced
 
 
-def _first_forbidding_rule(
-    search: BeamSearch, state: SearchState, token_log_probs: Tensor, rules: Sequence[Rule]
-) -> Tensor:
+def _first_forbidding_rule(step: ObservedStep, rules: Sequence[Rule]) -> Tensor:
     """Returns the index in `rules` of the first rule that forbids each continuation, or `_NO_RULE`, `(W,X)`.
 
-    Each rule is applied to a copy of the model's log-probabilities `token_log_probs` `(W,X)`, not to the result of the
-    rules that the search applies before it. `Rule.apply` does not change the rule, so this does not affect the search.
-    The entry is `_NO_RULE` in three cases even if a rule sets the token to minus infinity:
+    Each rule is applied to a copy of the model's own log-probabilities, not to the result of the rules that the search
+    applies before it. The entry is `_NO_RULE` in three cases even if a rule sets the token to minus infinity:
 
     - the search allows it after all, because a later rule overrides the rule or because all other tokens are forbidden,
     - the model gives the token a probability of zero, or
     - a registered rule forbids it only because of what earlier rules have changed.
     """
-    live = search.live_hypotheses(state, token_log_probs)
+    token_log_probs = step.own_log_probs  # (W,X)
     is_possible = token_log_probs > -INFINITY  # (W,X)
     rule_indices = torch.full(
         token_log_probs.shape, _NO_RULE, dtype=torch.long, device=token_log_probs.device
     )  # (W,X)
     for index, rule in enumerate(rules):
-        allowed_log_probs = apply_rule(
-            rule, log_probs=token_log_probs.clone(), live=live, end=token_log_probs[:, EOS]
-        )  # (W,X)
+        allowed_log_probs = apply_rules([rule], token_log_probs.clone(), step.live)  # (W,X)
         is_forbidden = is_possible & (allowed_log_probs == -INFINITY)  # (W,X)
         is_first = is_forbidden & (rule_indices == _NO_RULE)  # (W,X)
         rule_indices.masked_fill_(is_first, index)
-    search_log_probs = search.apply_rules(state, token_log_probs.clone())  # (W,X)
-    is_allowed = search_log_probs > -INFINITY  # (W,X)
+    is_allowed = step.values > -INFINITY  # (W,X)
     return rule_indices.masked_fill(is_allowed, _NO_RULE)
 
 
-def _named_rules(state: SearchState) -> list[tuple[str, Rule]]:
-    """Returns the rules that have a name in `SearchState.rule_names`, each with its name.
+def _named_rules(step: ObservedStep) -> list[tuple[str, Rule]]:
+    """Returns the rules whose forbidden continuations are recorded, each with its name.
 
     They are in the order in which the search applies them, except that the forced prefix comes first. The prefix
     overrides earlier rules, so it is the one to name if several rules forbid the same continuation.
     """
     named_rules: list[tuple[str, Rule]] = []
-    for name, rule in zip(state.rule_names, state.sentences.rules, strict=True):
-        if name is None:
-            continue
-        if name == PREFIX_NAME:
+    for name, rule in zip(step.rule_names, step.rules, strict=True):
+        if name == "prefix":
             named_rules.insert(0, (name, rule))
-        else:
+        elif name not in _UNRECORDED_RULES:
             named_rules.append((name, rule))
     return named_rules

@@ -139,6 +139,7 @@ INTERNAL_NAMES = frozenset(
         "encode_target_tokens",
         "encode_targets",
         "engine_name",
+        "engines",
         "eos_token",
         "external_engine",
         "facts",
@@ -150,6 +151,7 @@ INTERNAL_NAMES = frozenset(
         "outline",
         "reads",
         "replacer",
+        "report_once",
         "require_attention",
         "require_language_model",
         "score_targets",
@@ -159,7 +161,7 @@ INTERNAL_NAMES = frozenset(
         "steps",
         "tag_ids",
         "tags",
-        "token_classes",
+        "target_tokens",
         "translation",
         "window",
         "workers",
@@ -350,7 +352,8 @@ class TextModel(metaclass=ListsPublicNames):
         """
         if any(map(any, languages)):
             return self._encode_by_direction(lines, tags, languages)
-        reads_features = self.reads == "features"
+        reads = self.reads
+        reads_features = reads == "features"
         size = self.tokenizers.features
         for number, line in enumerate(lines, start=1):
             if reads_features:
@@ -366,10 +369,15 @@ class TextModel(metaclass=ListsPublicNames):
                 )
         if reads_features:
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
-        return self._encode_texts(cast(Sequence[str], lines), tags or [self.tags] * len(lines))
+        return self._encode_texts(
+            cast(Sequence[str], lines),
+            tags=tags or [self.tags] * len(lines),
+            is_prompt=reads == "prompt",
+        )
 
-    def _encode_texts(self, texts: Sequence[str], tags: Sequence[str]) -> list[SourceLine]:
-        is_prompt = self.reads == "prompt"
+    def _encode_texts(
+        self, texts: Sequence[str], tags: Sequence[str], is_prompt: bool
+    ) -> list[SourceLine]:
         tokenizer = self.tokenizers.tgt if is_prompt else self.tokenizers.src
         copies = self.outline.config.copies
         spelled: list[list[str]] = []

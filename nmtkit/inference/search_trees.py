@@ -45,7 +45,7 @@ def search_tree(
         translator.config,
         need_attention=translator.model.config.copies,
         shortlist=translator.shortlist,
-        token_classes=translator.token_classes(),
+        tokens=translator.target_tokens(),
     )
     with devices.threads_for(1):
         trace = trace_search(search, make_batch([source]), number)

@@ -19,49 +19,44 @@ from torch import Tensor
 from typing_extensions import override
 
 from nmtkit.core import device as devices
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.text.features import Rows
-from nmtkit.data.tokenizers.languages import forces_first_token
-from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
-from nmtkit.decoding.engine import Engine, NumberedBatch, StepMode
+from nmtkit.decoding.engine import Engine, StepMode
 from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
-from nmtkit.decoding.rules import RULES
-from nmtkit.decoding.settings import SearchConfig, max_lengths
+from nmtkit.decoding.limits import max_lengths
+from nmtkit.decoding.rules import TargetTokens
+from nmtkit.decoding.settings import SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.inference import attention_views
 from nmtkit.inference.constraints.glossary import Glossary
 from nmtkit.inference.constraints.requests import Request
-from nmtkit.inference.constraints.terms import unmet_constraints
 from nmtkit.inference.constraints.words import word_starts
 from nmtkit.inference.inputs import (
     WINDOW,
     SourceLine,
     TargetLine,
     TextModel,
-    bucket_width,
-    make_batch,
     require_list,
     require_pairs,
 )
-from nmtkit.inference.loading.engines import ExternalEngine, ExternalSearch
+from nmtkit.inference.loading.engines import ExternalEngine
 from nmtkit.inference.loading.options import options_from_keywords, with_keywords
-from nmtkit.inference.pipeline import (
-    TYPICAL_BEAM,
-    Job,
-    JobDecoder,
-    JobQueue,
-    JobSource,
-    Lines,
-    Pipeline,
-    SingleBatch,
+from nmtkit.inference.result import EMPTY, Translation, copied_positions
+from nmtkit.inference.streaming.decoders import (
+    SearchOutputs,
+    build_decoder,
+    open_decoder,
+    with_translations,
 )
-from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
+from nmtkit.inference.streaming.job_queue import TYPICAL_BEAM, JobDecoder, JobQueue
+from nmtkit.inference.streaming.pipeline import Lines, Pipeline
+from nmtkit.inference.streaming.workers import WorkerPool, Workers
+from nmtkit.inference.streaming.writing import write_job
 from nmtkit.inference.unknowns import UnknownReplacer
-from nmtkit.inference.workers import WorkerPool, Workers
 from nmtkit.layers.linear import pack_weights
 from nmtkit.models.abilities import memory_lengths
-from nmtkit.models.base import Decoder, Model, members_of
+from nmtkit.models.base import Decoder
 from nmtkit.runs.folder import Notify, ignore
 
 if TYPE_CHECKING:
@@ -71,19 +66,6 @@ WORKERS_PER_WINDOW = 8
 """Number of workers per `WINDOW` lines: with more workers, `Translator.window` is a multiple of `WINDOW`."""
 FIRST_LINES = 64
 """Size of the first window of a stream, which is small so that the first results come early."""
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """Outputs that a search returns for each line; see `Translator.search`."""
-
-    n_best: int
-    attention: bool
-    copies: bool
-    scores: bool
-    """Whether an external engine must compute scores; nmtkit's own search always does."""
-    log_probs: bool
-    """Whether an external engine must compute token log-probabilities; nmtkit's own search always does."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,8 +90,8 @@ class Translator(TextModel):
     notify: Notify = ignore
     """Receives a message when `nmtkit.decoding` takes over from the external engine."""
     _reported: set[str] = field(default_factory=set, init=False)
-    """What `notify` has been told about; see `_report_once`."""
-    _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
+    """What `notify` has been told about; see `report_once`."""
+    engines: dict[SearchOutputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches, kept so that later searches reuse their captured CUDA graphs."""
 
     @staticmethod
@@ -195,7 +177,7 @@ class Translator(TextModel):
         requests = [
             Request.from_line(line, f"line {number}") for number, line in enumerate(lines, start=1)
         ]
-        outputs = _Outputs(
+        outputs = SearchOutputs(
             n_best=n_best,
             attention=need_attention,
             copies=need_copies,
@@ -204,23 +186,14 @@ class Translator(TextModel):
         )
         uses_workers = self.workers is not None and self.workers.should_use(1)
         if len(requests) == 1 and not uses_workers:
-            return [self._search_single(requests[0], outputs)]
+            devices.note_thread()
+            pipeline = self._pipeline(outputs)
+            return [pipeline.run_single(requests[0], partial(build_decoder, self, outputs))]
         translations = []
         with closing(self._stream_lines(iter([requests]), outputs, len(lines))) as groups:
             for group in groups:
                 translations += group
         return translations
-
-    def _search_single(self, request: Request, outputs: _Outputs) -> list[Translation]:
-        """Searches for one line directly, without the queue and threads of `_stream_lines`."""
-        devices.note_thread()
-        (source,) = self._encode_lines([request])
-        if source.is_empty:
-            return [EMPTY]
-        with devices.threads_for(1):
-            decoder = self._build_decoder(outputs)
-            (job,) = decoder(SingleBatch([Job(0, source)]))
-            return self._translations(job, outputs)
 
     def stream(
         self,
@@ -244,7 +217,7 @@ class Translator(TextModel):
         # A small first window gives early results.
         parts = [first[:FIRST_LINES], first[FIRST_LINES:]]
         first_windows = [part for part in parts if part]
-        outputs = _Outputs(
+        outputs = SearchOutputs(
             n_best=n_best,
             attention=need_attention,
             copies=need_copies,
@@ -254,10 +227,10 @@ class Translator(TextModel):
         yield from self._stream_lines(chain(first_windows, remaining), outputs, len(first))
 
     def _stream_lines(
-        self, windows: Iterator[Lines], outputs: _Outputs, available: int
+        self, windows: Iterator[Lines], outputs: SearchOutputs, available: int
     ) -> Generator[list[list[Translation]], None, None]:
         """Translates windows in worker processes if that pays off for `available` lines, otherwise in threads."""
-        decoder = self._build_decoder(outputs)
+        decoder = build_decoder(self, outputs)
         workers = self.workers
         if self.external_engine is not None:
             workers = None  # the library has threads of its own, which do not survive a fork
@@ -267,20 +240,23 @@ class Translator(TextModel):
             yield from self._stream_by_threads(windows, outputs, decoder)
 
     def _stream_by_processes(
-        self, windows: Iterator[Lines], outputs: _Outputs, decoder: JobDecoder, workers: Workers
+        self,
+        windows: Iterator[Lines],
+        outputs: SearchOutputs,
+        decoder: JobDecoder,
+        workers: Workers,
     ) -> Iterator[list[list[Translation]]]:
-        write = partial(self._translations, outputs=outputs)
         make_decoder: Callable[[str], JobDecoder]
         if workers.open_translator is None:
             pack_weights(self.model)  # before forking, so that all forks share the packed weights
-            forked_decoder = _with_translations(decoder, write)
+            forked_decoder = with_translations(decoder, partial(write_job, self, outputs))
 
             def make_decoder(_device: str) -> JobDecoder:
                 return forked_decoder
 
         else:
             make_decoder = partial(
-                _open_decoder, workers.open_translator, self.config, self.replacer, outputs
+                open_decoder, workers.open_translator, self.config, self.replacer, outputs
             )
         with closing(WorkerPool(workers, make_decoder)) as pool:
             queue = JobQueue(
@@ -289,18 +265,12 @@ class Translator(TextModel):
                 decoders=len(pool.decoders),
                 hypotheses=self.config.n_hypotheses,
             )
-            pipeline = Pipeline(
-                encode=self._encode_lines,
-                queue=queue,
-                decoders=pool.decoders,
-                write=write,
-                in_process=False,
-                stop=pool.close,
+            yield from self._pipeline(outputs).run(
+                windows, queue, decoders=pool.decoders, in_process=False, stop=pool.close
             )
-            yield from pipeline.run(windows)
 
     def _stream_by_threads(
-        self, windows: Iterator[Lines], outputs: _Outputs, decoder: JobDecoder
+        self, windows: Iterator[Lines], outputs: SearchOutputs, decoder: JobDecoder
     ) -> Iterator[list[list[Translation]]]:
         devices.note_thread()
         is_on_cpu = self.device.type == "cpu"
@@ -315,25 +285,24 @@ class Translator(TextModel):
             max_sentences = self.external_engine.batch_sentences(self.config)
             # `max_sentences` depends on the beam size, so a small beam size does not need a larger batch budget here.
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])
-        pipeline = Pipeline(
-            encode=self._encode_lines,
-            queue=JobQueue(
-                reader=self,
-                device=self.device,
-                decoders=decoders,
-                hypotheses=hypotheses,
-                max_sentences=max_sentences,
-                spare_decoders=spare_decoders,
-            ),
-            decoders=[decoder] * (decoders + spare_decoders),
-            write=partial(self._translations, outputs=outputs),
-            in_process=is_on_cpu,
+        queue = JobQueue(
+            reader=self,
+            device=self.device,
+            decoders=decoders,
+            hypotheses=hypotheses,
+            max_sentences=max_sentences,
+            spare_decoders=spare_decoders,
         )
-        yield from pipeline.run(windows)
+        all_decoders = [decoder] * (decoders + spare_decoders)
+        yield from self._pipeline(outputs).run(
+            windows, queue, decoders=all_decoders, in_process=is_on_cpu
+        )
 
-    def _encode_lines(self, lines: Lines) -> list[SourceLine]:
-        return self.encode_requests(
-            [Request.from_line(line) for line in lines], self.glossary, self.config
+    def _pipeline(self, outputs: SearchOutputs) -> Pipeline:
+        """Connects the stages that depend on this translator."""
+        return Pipeline(
+            encode=partial(self.encode_requests, glossary=self.glossary, config=self.config),
+            write=partial(write_job, self, outputs),
         )
 
     @override
@@ -357,144 +326,16 @@ class Translator(TextModel):
     def model(self) -> Decoder:
         return cast(Decoder, super().model)
 
-    def token_classes(self) -> TokenClasses:
-        """Returns the token properties that decoding rules and constraints need."""
-        rule = None
-        if self.config.rule is not None:
-            rule = RULES.get(self.config.rule).from_tokenizers(self.tokenizers, self.device)
+    def target_tokens(self) -> TargetTokens:
+        """Returns the properties of the target tokens that decoding rules need."""
         find_word_starts = partial(word_starts, self.tokenizers.tgt, self.device)
-        return TokenClasses(word_starts=cache(find_word_starts), rule=rule)
+        return TargetTokens(word_starts=cache(find_word_starts), tokenizers=self.tokenizers)
 
-    def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
-        """Returns the external engine's decoder if the engine supports the search, otherwise nmtkit's."""
-        engine = self.external_engine
-        if engine is None:
-            return self._nmtkit_decoder(outputs)
-        forces_language = forces_first_token(self.tokenizers)
-        reason = engine.unsupported_search(self.config, forces_language, exact=self.falls_back)
-        if not reason:
-            missing = []
-            if outputs.attention:
-                missing.append("attention")
-            if self.replacer is not None:
-                missing.append("replacing unknown words")
-            if self.glossary is not None:
-                missing.append("terms")
-            if not missing:
-                return self._external_decoder(engine, outputs)
-            reason = f"{engine.name} does not support {' or '.join(missing)}"
-        self._require_falls_back(reason)
-        self._report_once(reason, f"engine nmtkit: {reason}")
-        return self._nmtkit_decoder(outputs)
-
-    def _require_falls_back(self, reason: str) -> None:
-        if not self.falls_back:
-            raise NmtkitError(f"{reason}; change this, or leave --engine and --precision at auto")
-
-    def _report_once(self, subject: str, message: str) -> None:
+    def report_once(self, subject: str, message: str) -> None:
+        """Passes a message to `notify` unless there has been a message on this subject."""
         if subject not in self._reported:
             self._reported.add(subject)
             self.notify(message)
-
-    def _hypotheses_per_source(self, outputs: _Outputs) -> int:
-        """Returns the number of hypotheses that an engine must return: all if they are reranked, e.g. by MBR."""
-        if self.config.needs_all_hypotheses:
-            return max(outputs.n_best, self.config.n_hypotheses)
-        return outputs.n_best
-
-    def _nmtkit_decoder(self, outputs: _Outputs) -> JobDecoder:
-        # nmtkit returns scores and log-probabilities in any case
-        key = replace(outputs, scores=False, log_probs=False)
-        engine = self._engines.get(key)
-        if engine is None:
-            need_copies = outputs.copies and self.outline.config.copies
-            search = BeamSearch(
-                self.model,
-                self.config,
-                n_best=self._hypotheses_per_source(outputs),
-                need_attention=outputs.attention or self.replacer is not None or need_copies,
-                shortlist=self.shortlist,
-                token_classes=self.token_classes(),
-            )
-            engine = Engine(search, steps=self.steps)
-            self._engines[key] = engine
-
-        def decode(source: JobSource) -> Iterator[Job]:
-            batches = _Batches(self.outline, self.device, source)
-            # On a CPU, refilling free slots gains nothing: the time per row does not depend on the number of rows.
-            for number, hypotheses in engine.run(batches, refill=self.device.type != "cpu"):
-                job = batches.unfinished.pop(number)
-                job.hypotheses = hypotheses
-                yield job
-
-        return decode
-
-    def _external_decoder(self, engine: ExternalEngine, outputs: _Outputs) -> JobDecoder:
-        options = ExternalSearch(
-            config=self.config,
-            n_best=self._hypotheses_per_source(outputs),
-            scores=outputs.scores or self.config.needs_all_hypotheses,
-            log_probs=outputs.log_probs,
-            exact=self.falls_back,
-        )
-
-        def decode(source: JobSource) -> Iterator[Job]:
-            while True:
-                jobs = source.next_batch()
-                if not jobs:
-                    return
-                results = engine.search([job.source for job in jobs], options)
-                unsupported = []
-                for job, result in zip(jobs, results, strict=True):
-                    if isinstance(result, str):
-                        self._require_falls_back(result)
-                        job.unsupported = result
-                        unsupported.append(job)
-                    else:
-                        job.hypotheses = result
-                        yield job
-                if unsupported:
-                    yield from self._nmtkit_decoder(outputs)(SingleBatch(unsupported))
-
-        return decode
-
-    def _translations(self, job: Job, outputs: _Outputs) -> list[Translation]:
-        """Converts a decoded job's hypotheses to translations."""
-        assert job.hypotheses is not None
-        if job.unsupported:
-            # Reported here and not by the decoder, because this method runs in the caller's thread.
-            self._report_once("lines", f"engine nmtkit for some lines, first: {job.unsupported}")
-        source = job.source
-        translations = []
-        for hypothesis in job.hypotheses:
-            translation = self.translation(hypothesis, source)
-            if self.replacer is not None:
-                translation = self._with_unknown_replaced(translation, source)
-            if source.request is not None:
-                unmet = unmet_constraints(source.request, self.tokenizers.tgt, translation.text)
-                translation = replace(translation, unmet_constraints=tuple(unmet))
-            translations.append(translation)
-        if self.config.needs_all_hypotheses:
-            translations = merge_and_rerank(translations, self.config)[: outputs.n_best]
-        if not outputs.attention:
-            for number, translation in enumerate(translations):
-                if translation.attention is not None:
-                    translations[number] = replace(translation, attention=None)
-        return translations
-
-    def _with_unknown_replaced(self, translation: Translation, source: SourceLine) -> Translation:
-        # The replacer tokenizes the line again, so it needs the tokenizers for the languages of the line.
-        replacer = self.in_direction(*source.languages).replacer
-        assert replacer is not None
-        assert translation.attention is not None
-        source_length = len(translation.src_tokens)
-        text, replaced = replacer.replace_unknowns(
-            line=source.text,
-            tokens=translation.tokens,
-            attention=translation.attention[:, :source_length],  # (T, S), without the column of EOS
-            n_tags=source.tags,
-        )
-        return replace(translation, text=text, replaced=replaced)
 
     @override
     def in_direction(self, source: str, target: str) -> Self:
@@ -538,7 +379,7 @@ class Translator(TextModel):
         translator = replace(self, glossary=glossary)
         # Engines do not depend on terms; sharing them makes it cheap to use a different glossary in each call. Plain
         # assignment is impossible because the dataclass is frozen.
-        object.__setattr__(translator, "_engines", self._engines)
+        object.__setattr__(translator, "engines", self.engines)
         return translator
 
     def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
@@ -676,7 +517,7 @@ class Translator(TextModel):
         # Without a source text, the limit does not depend on the length of the input (rows of features, or a prompt).
         if not batch.reads_text:
             config = config.changed({"max_length_ratio": 0.0})
-        limits: list[int] = max_lengths(config, batch.lengths, None).tolist()
+        limits: list[int] = max_lengths(config, batch.lengths).tolist()
         return limits
 
     def _encode_targets_to_score(
@@ -765,64 +606,3 @@ class Translator(TextModel):
         )
         translations.update(zip(to_rescore, rescored, strict=True))
         return [translations[number] for number in range(len(sources))]
-
-
-class _Batches:
-    """Collates jobs into batches for an engine; implements `nmtkit.decoding.engine.SentenceSource`."""
-
-    def __init__(self, model: Model, device: torch.device, source: JobSource) -> None:
-        self._source = source
-        self._is_on_cpu = device.type == "cpu"
-        # Batches must not be padded beyond the position embeddings that a member has learned.
-        self._position_limits = [
-            getattr(member.config, "max_positions", 0) for member in members_of(model)
-        ]
-        self.unfinished: dict[int, Job] = {}
-        """Jobs that the engine is working on, by number."""
-
-    def next_batch(self) -> NumberedBatch | None:
-        jobs = self._source.next_batch()
-        if not jobs:
-            return None
-        columns = max(job.source.length for job in jobs) + 1
-        if not self._is_on_cpu:
-            # Each captured CUDA graph has a fixed width, so the width is rounded up to one of a few values.
-            columns = bucket_width(columns, *self._position_limits)
-        return self._batch(jobs, columns)
-
-    def refill(self, slots: int, columns: int) -> NumberedBatch | None:
-        jobs = self._source.refill(slots, columns)
-        return self._batch(jobs, columns) if jobs else None
-
-    def _batch(self, jobs: Sequence[Job], columns: int) -> NumberedBatch:
-        for job in jobs:
-            self.unfinished[job.number] = job
-        numbers = [job.number for job in jobs]
-        sources = [job.source for job in jobs]
-        return numbers, make_batch(sources, width=columns)
-
-
-def _with_translations(
-    decoder: JobDecoder, write: Callable[[Job], list[Translation]]
-) -> JobDecoder:
-    """Wraps a worker's decoder so that it returns translations, which are cheaper to send than hypotheses."""
-
-    def decode(source: JobSource) -> Iterator[Job]:
-        for job in decoder(source):
-            job.translations = write(job)
-            yield job
-
-    return decode
-
-
-def _open_decoder(
-    open_translator: Callable[[str], Translator],
-    config: SearchConfig,
-    replacer: UnknownReplacer | None,
-    outputs: _Outputs,
-    device: str,
-) -> JobDecoder:
-    """Opens a translator in a worker process that is not a fork, and returns its decoder."""
-    translator = replace(open_translator(device), config=config, replacer=replacer)
-    write = partial(translator._translations, outputs=outputs)
-    return _with_translations(translator._build_decoder(outputs), write)

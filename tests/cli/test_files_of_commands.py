@@ -1,18 +1,23 @@
 """What translate and its kin share: files, windows of lines, `--output`, `--quiet`, the prompt, paragraphs, tokens."""
 
 import gzip
-import queue
+import os
 import shutil
 import threading
 import time
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from nmtkit import ParagraphTranslator, Translator
 from nmtkit.cli.text_io import reading
-from nmtkit.cli.text_io.reading import windows
+from nmtkit.cli.text_io.reading import article_windows, text_windows, windows
+from nmtkit.core.errors import DataError
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
@@ -231,18 +236,121 @@ def test_detokenize_joins_pieces_without_marks(tmp_path: Path, console: Command)
     assert succeeded(console("detokenize", "-m", run, stdin=cut)).out == "the old man\n"
 
 
-def test_a_line_is_passed_on_while_the_next_one_is_awaited() -> None:
-    given: queue.Queue[str | None] = queue.Queue()
-    cut = windows(iter(given.get, None), patience=0.02)
-    for number in range(3):
-        given.put(str(number))
-        assert next(cut) == [str(number)]
-    given.put(None)
-    assert list(cut) == []
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    return path
 
 
-def test_memory_does_not_grow_with_the_input() -> None:
-    """The reader stays little ahead of whoever translates."""
+def writing(pipe: Path) -> BinaryIO:
+    """Opens a pipe although nobody reads it yet."""
+    return open(os.open(pipe, os.O_RDWR), "wb", buffering=0)
+
+
+def test_a_line_is_passed_on_while_the_next_one_is_awaited(pipe: Path) -> None:
+    with writing(pipe) as writer:
+        cut = text_windows([pipe])
+        for number in range(3):
+            writer.write(b"%d\n" % number)
+            assert next(cut) == [str(number)]
+        writer.write(b"a\nb\nc")
+        assert next(cut) == ["a", "b"]
+        writer.write(b"d\n" * 1000)
+        assert next(cut) == ["cd", *["d"] * 999]
+
+
+def test_a_window_ends_where_the_next_line_is_incomplete(pipe: Path) -> None:
+    with writing(pipe) as writer:
+        cut = text_windows([pipe])
+        writer.write(b"a\n")
+        threading.Timer(0.005, writer.write, [b"b"]).start()
+        assert next(cut) == ["a"]
+        threading.Timer(0.1, writer.write, [b"c\nd\n"]).start()
+        assert next(cut) == ["bc", "d"]
+
+
+def test_a_pipe_is_read_to_its_end(pipe: Path) -> None:
+    def write() -> None:
+        with open(pipe, "wb") as writer:
+            writer.write(b"\xef\xbb\xbfa\r\nb\n" + b"c\n" * 10_000 + b"d")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    lines = [*chain.from_iterable(text_windows([pipe], most=100))]
+    thread.join()
+    assert lines == ["a", "b", *["c"] * 10_000, "d"]
+
+
+def test_files_before_a_pipe_do_not_wait_for_it(tmp_path: Path, pipe: Path) -> None:
+    first = write_lines(tmp_path / "first", ["a", "b"])
+    second = write_lines(tmp_path / "second", ["c"])
+    cut = text_windows([first, second, pipe, second, first])
+    assert next(cut) == ["a", "b", "c"]
+    writer = writing(pipe)
+    writer.write(b"d\n")
+    assert next(cut) == ["d"]
+    writer.close()
+    assert list(cut) == [["c", "a", "b"]]
+    articles = article_windows([first, second, pipe, second], most=9, remedy="")
+    assert next(articles) == ["a b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pipe#2", b"1\tb\n"),
+        ("pipe.csv#2", b'1,"b"\n'),
+        ("pipe.jsonl#text", b'{"text": "b"}\n'),
+        ("pipe.gz", None),
+    ],
+)
+def test_columns_and_compressed_lines_are_passed_on_as_well(
+    tmp_path: Path, name: str, text: bytes | None
+) -> None:
+    path = tmp_path / name.partition("#")[0]
+    os.mkfifo(path)
+    packer = zlib.compressobj(wbits=31)
+    with writing(path) as writer:
+        cut = text_windows([tmp_path / name])
+        for _ in range(3):
+            if text is None:
+                data = packer.compress(b"b\n") + packer.flush(zlib.Z_SYNC_FLUSH)
+                writer.write(data)
+            else:
+                writer.write(text)
+            assert next(cut) == ["b"]
+
+
+def test_a_pipe_of_json_lines_is_refused_at_its_first_window(pipe: Path) -> None:
+    with writing(pipe) as writer:
+        writer.write(b'{"text": "a"}\n')
+        with pytest.raises(DataError, match=f"{pipe}: each line is a JSON object"):
+            next(text_windows([pipe]))
+
+
+def filled(pipe: BinaryIO) -> int:
+    """Writes as many bytes as fit into a pipe."""
+    written = 0
+    os.set_blocking(pipe.fileno(), False)
+    with suppress(BlockingIOError):
+        while True:
+            written += os.write(pipe.fileno(), b"x\n" * 500)
+    return written
+
+
+def test_memory_does_not_grow_with_the_input(pipe: Path) -> None:
+    """Lines are read only a block ahead, and not by a thread."""
+    threads = threading.active_count()
+    with writing(pipe) as writer:
+        capacity = filled(writer)
+        cut = text_windows([pipe], most=50)
+        assert next(cut) == ["x"] * 50
+        time.sleep(0.05)
+        assert filled(writer) < capacity
+        assert next(cut) == ["x"] * 50
+        assert filled(writer) == 0
+    assert threading.active_count() == threads
     read = 0
 
     def lines() -> Iterator[str]:
@@ -250,29 +358,29 @@ def test_memory_does_not_grow_with_the_input() -> None:
         for read in range(1, 100_000):  # noqa: B007  # counted on purpose
             yield "x"
 
-    cut = windows(lines(), most=50)
-    next(cut)
-    time.sleep(0.05)
-    assert read <= 50 + 50 + 2
-    assert threading.active_count() < 20
+    next(windows(lines(), most=50))
+    assert read == 50
 
 
-def test_windows_are_smaller_where_lines_are_long_or_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_smaller_where_lines_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [str(number) for number in range(250)]
     assert list(windows(iter(lines), most=100)) == [lines[:100], lines[100:200], lines[200:]]
     assert list(windows(iter([]))) == []
-    with monkeypatch.context() as changed:
-        changed.setattr(reading, "MAX_CHARACTERS", 10)
-        assert list(windows(iter(["a" * 6] * 5), most=100)) == [
-            ["a" * 6] * 2,
-            ["a" * 6] * 2,
-            ["a" * 6],
-        ]
+    monkeypatch.setattr(reading, "MAX_CHARACTERS", 10)
+    assert list(windows(iter(["a" * 6] * 5), most=100)) == [["a" * 6] * 2, ["a" * 6] * 2, ["a" * 6]]
+
+
+def test_a_window_that_has_been_open_for_long_ends(
+    monkeypatch: pytest.MonkeyPatch, pipe: Path
+) -> None:
     monkeypatch.setattr(reading, "MAX_AGE", 0.0)
-    assert list(windows(iter("abc"), most=100)) == [["a"], ["b"], ["c"]]
+    with writing(pipe) as writer:
+        cut = text_windows([pipe])
+        writer.write(b"a\nb\nc\n")
+        assert [next(cut) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
-def test_a_fault_of_the_input_is_raised_after_the_lines_before_it() -> None:
+def test_a_fault_of_the_input_is_raised_after_the_lines_before_it(pipe: Path) -> None:
     def lines() -> Iterator[str]:
         yield "a"
         yield "b"
@@ -282,6 +390,12 @@ def test_a_fault_of_the_input_is_raised_after_the_lines_before_it() -> None:
     assert next(cut) == ["a", "b"]
     with pytest.raises(ValueError, match="broken"):
         next(cut)
+    with writing(pipe) as writer:
+        writer.write(b"a\nb\n\xff\n")
+        cut = text_windows([pipe])
+        assert next(cut) == ["a", "b"]
+        with pytest.raises(DataError, match=f"{pipe}, line 3: "):
+            next(cut)
 
 
 def test_an_average_replaces_none_of_the_checkpoints_that_a_run_kept(console: Command) -> None:

@@ -293,11 +293,17 @@ def test_elmo_is_a_kind_of_source_embedding(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("brackets", "rule"), [("true", "brackets"), ("false", None)])
-def test_brackets_are_a_rule_of_the_search(brackets: str, rule: str | None, tmp_path: Path) -> None:
-    search = (
-        f"search: {{brackets: {brackets}, max_length_ratio: 3.0}}\ntraining: {{max_updates: 1}}\n"
-    )
-    assert config.load(written(tmp_path, RECIPE + search)).search.rule == rule
+@pytest.mark.parametrize(
+    ("old", "rules"),
+    [
+        ("brackets: true", ["brackets"]),
+        ("brackets: false", []),
+        ("rule: brackets", ["brackets"]),
+        ("rule: null", []),
+    ],
+)
+def test_brackets_are_a_rule_of_the_search(old: str, rules: list[str], tmp_path: Path) -> None:
+    search = f"search: {{{old}, max_length_ratio: 3.0}}\ntraining: {{max_updates: 1}}\n"
+    assert config.load(written(tmp_path, RECIPE + search)).search.rules == rules
     parser = f"task: parsing\n{RECIPE}{search}"
-    assert config.load(written(tmp_path, parser)).search.rule == rule
+    assert config.load(written(tmp_path, parser)).search.rules == rules

@@ -14,7 +14,8 @@ from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.decoding.beam_search import BeamSearch
-from nmtkit.decoding.engine import Engine, search_batch
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives
@@ -29,7 +30,7 @@ from tests.support.step_by_step import Walk, source_of, told
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
-AROUND = {"begin", "_read_flags", "gather", "extended_ids"}
+AROUND = {"start_search", "_read_flags", "gather", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 
@@ -228,7 +229,7 @@ def test_what_translations_begin_with_is_read_before_it_is_sent(
     begin = torch.tensor([[4, 5, 6], [7, PAD, PAD]])
     batch = replace(batch_of(model, SOURCES[:2]), **{given: begin})
     search_batch(model, batch, BeamConfig(beam_size=2, max_length=LENGTH))
-    assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND - {"begin"}
+    assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND - {"start_search"}
 
 
 def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:

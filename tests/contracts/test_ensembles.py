@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import MODELS, Decoder, VocabularySizes, members_of
 from nmtkit.models.ensemble import Ensemble, Mean

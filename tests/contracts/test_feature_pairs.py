@@ -16,9 +16,10 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import PAD, UNK
-from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.rules import TargetTokens
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.models.base import Seq2Seq, members_of
 from nmtkit.models.ensemble import Ensemble
@@ -181,7 +182,7 @@ class Search:
     n_best: int
     requests: list[Request]
     """Of each of `LINES`."""
-    token_classes: TokenClasses
+    tokens: TargetTokens
     slots: int
 
     @classmethod
@@ -205,7 +206,7 @@ class Search:
             requests.append(Request(**own, starts=STARTS if copies else STARTS[:-1]))
         n_best = 1 if "best only" in row else config.n_hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, requests, TokenClasses(partial(flags, STARTS)), slots)
+        return cls(config, n_best, requests, TargetTokens(partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
@@ -287,11 +288,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(
         shortlist = SHORTLIST if "shortlist" in row else None
         engine = Engine(
             BeamSearch(
-                whole,
-                search.config,
-                search.n_best,
-                shortlist=shortlist,
-                token_classes=search.token_classes,
+                whole, search.config, search.n_best, shortlist=shortlist, tokens=search.tokens
             )
         )
         hypotheses = dict(engine.run(search.source(copies)))
@@ -330,8 +327,4 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = change_search(BeamConfig(beam_size=4), settings)
     config.reject_unused(settings)
     search = Search.of([name for name in names if FEATURES[name].requests], model)
-    list(
-        Engine(BeamSearch(model, config, token_classes=search.token_classes)).run(
-            search.source(copies=False)
-        )
-    )
+    list(Engine(BeamSearch(model, config, tokens=search.tokens)).run(search.source(copies=False)))

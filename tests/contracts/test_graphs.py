@@ -11,8 +11,9 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.decoding import graphs
 from nmtkit.decoding.beam_search import BeamSearch
-from nmtkit.decoding.engine import Engine, search_batch
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.hypotheses import Hypothesis, ResultReader
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.experts import Experts
 from nmtkit.models.base import MODELS, Decoder, VocabularySizes, as_seq2seq

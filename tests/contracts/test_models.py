@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 from nmtkit.data.batches.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.beam_search import BeamSearch
-from nmtkit.decoding.engine import Engine, search_batch
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.decoding.tracing import TracedContinuation, trace_search
 from nmtkit.layers import kv_cache

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble

@@ -12,8 +12,9 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS, UNK
 from nmtkit.decoding.beam_search import BeamSearch
-from nmtkit.decoding.engine import Engine, search_batch
+from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.layers.linear import Precision, prepare_for_inference, supported_precisions

@@ -18,8 +18,8 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.result import Translation
+from nmtkit.inference.streaming.workers import Workers
 from nmtkit.inference.translator import Translator
-from nmtkit.inference.workers import Workers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
@@ -147,7 +147,7 @@ REFUSED = {
     "--search stop=exact": "stop exact (use first_k)",
     "--search min_length_ratio=0.5": "min_length_ratio 0.5",
     "--search repetition_penalty=1.2": "repetition_penalty 1.2",
-    "--search rule=brackets": "rule brackets",
+    "--search rules=[brackets]": "rules ['brackets']",
     "--search at_limit=end": "at_limit end (use behind or compete)",
     "--beam-size 4 --search diversity_groups=2": "diversity_groups 2",
     "--samples 2": "kind sampling",

@@ -314,8 +314,8 @@ def test_what_an_engine_has_not_is_refused_by_name(
     }
     with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*min_length_ratio"):
         require_comparable(engine, BeamConfig().changed(given))
-    with pytest.raises(NmtkitError, match="does not support rule brackets"):
-        require_comparable(engine, BeamConfig(rule="brackets"))
+    with pytest.raises(NmtkitError, match=r"does not support rules .*brackets"):
+        require_comparable(engine, BeamConfig(rules=["brackets"]))
     with pytest.raises(NmtkitError, match="does not support kind sampling"):
         require_comparable(engine, SamplingConfig(samples=2))
     require_comparable(engine, BeamConfig())

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import (

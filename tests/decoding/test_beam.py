@@ -14,8 +14,8 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding import candidates as step_candidates
 from nmtkit.decoding import engine as engine_module
 from nmtkit.decoding.candidates import stable_topk, top_continuations
-from nmtkit.decoding.engine import search_batch
 from nmtkit.decoding.hypotheses import ranking_score
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelOutput, Seq2Seq

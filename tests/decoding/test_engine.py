@@ -8,10 +8,10 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import engine as engine_module
 from nmtkit.decoding.beam_search import BeamSearch
-from nmtkit.decoding.engine import Engine, search_batch
+from nmtkit.decoding.engine import Engine, order_live_slots
 from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import SearchConfig
-from nmtkit.decoding.slots import order_live_slots
 from nmtkit.models.base import Seq2Seq
 from tests.decoding.table_model import START, TableModel, many, random_tables, sources, unlimited
 from tests.support.cases import daily

@@ -10,10 +10,12 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import graphs
-from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.constraints import Constraints
-from nmtkit.decoding.engine import Engine, NumberedBatch, OneBatch, search_batch
+from nmtkit.decoding.engine import Engine, NumberedBatch, OneBatch
 from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import TargetTokens
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.decoding.tracing import trace_search
@@ -116,7 +118,7 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
         replace(batch, terms=terms),
         config,
         2,
-        token_classes=TokenClasses(word_starts=lambda: starts),
+        tokens=TargetTokens(word_starts=lambda: starts),
     )
     for line, (prompt, term) in enumerate([([5, 6, 7], [6]), ([4], [9, 8]), ([6], [6])]):
         request = Request(required=[term], refused=[[7]], starts=set(range(12)))

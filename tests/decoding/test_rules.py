@@ -11,6 +11,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import ABSENT
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.decoding.limits import max_lengths, min_lengths
 from nmtkit.decoding.rules import (
     CertainPrefix,
     ForbiddenTokens,
@@ -19,8 +20,7 @@ from nmtkit.decoding.rules import (
     MinLength,
     NoRepeatedNgrams,
     Rule,
-    allow_end_if_stuck,
-    apply_rule,
+    apply_rules,
 )
 from nmtkit.decoding.scorers import (
     COVERAGE_PENALTIES,
@@ -28,7 +28,7 @@ from nmtkit.decoding.scorers import (
     coverage_score,
     source_words,
 )
-from nmtkit.decoding.settings import BeamConfig, change_search, max_lengths, min_lengths
+from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.models.base import Memory
 
 
@@ -67,10 +67,7 @@ def live(
 
 
 def under(rules: list[Rule], log_probs: torch.Tensor, hypotheses: LiveHypotheses) -> torch.Tensor:
-    end = log_probs[:, EOS].clone()
-    for rule in rules:
-        log_probs = apply_rule(rule, log_probs=log_probs, live=hypotheses, end=end)
-    return log_probs
+    return apply_rules(rules, log_probs, hypotheses)
 
 
 SPECIAL = ForbiddenTokens([PAD, BOS])
@@ -122,8 +119,7 @@ def test_where_no_word_is_left_the_sentence_may_end() -> None:
 
 
 def test_an_end_of_probability_zero_is_still_possible_where_nothing_else_is() -> None:
-    log_probs = torch.full((1, 8), -math.inf)
-    allow_end_if_stuck(log_probs, log_probs[:, EOS].clone())
+    log_probs = under([NoRepeatedNgrams(1)], torch.full((1, 8), -math.inf), live([0], [[]]))
     assert log_probs[0, EOS] == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
 
 
@@ -132,7 +128,7 @@ def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
     log_probs[2, 5] = -math.inf
     hypotheses = live([1] * 5, [[4]] * 5, [4, UNK, 5, EOS, PAD], log_probs)
     rules: list[Rule] = [NO_UNKNOWN, MinLength(torch.full((5,), 3)), NoRepeatedNgrams(1)]
-    ruled = under([*rules, ForcedPrefix()], log_probs, hypotheses)
+    ruled = under([*rules, ForcedPrefix(torch.full((5,), 2))], log_probs, hypotheses)
     assert allowed(ruled) == [[4], [UNK], [5], [EOS], [5, 6, 7]]
     assert ruled[0, 4] == -math.log(8)
     assert ruled[2, 5] == pytest.approx(math.log(torch.finfo(torch.float64).tiny))
@@ -172,14 +168,16 @@ LENGTHS = torch.tensor([1, 5, 10, 30])
 def test_limits_of_length(limits: dict[str, float], least: list[int], most: list[int]) -> None:
     settings = change_search(BeamConfig(), {"max_length": 20, **limits})
     assert min_lengths(settings, LENGTHS).tolist() == least
-    assert max_lengths(settings, LENGTHS, None).tolist() == most
+    assert max_lengths(settings, LENGTHS).tolist() == most
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
     limits = BeamConfig(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     for prefix, most in (([[4, 0, 0], [4] * 3], [9, 9]), ([[4] * 12], [13])):
         assert (
-            max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist()
+            max_lengths(
+                limits, torch.full((len(prefix),), 3), torch.tensor(prefix).sign().sum(1)
+            ).tolist()
             == most
         )
 
@@ -204,7 +202,7 @@ def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object], mes
 def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
     assert (
-        max_lengths(BeamConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist()
+        max_lengths(BeamConfig(max_length=100, max_length_ratio=ratio), lengths).tolist()
         == [100] * 4
     )
     assert min_lengths(BeamConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [
@@ -316,7 +314,9 @@ def test_a_certain_prefix_costs_nothing() -> None:
         log_probs = uniform(2)
         hypotheses = live([0, 0], None, [7, PAD], log_probs)
         ruled = under(
-            [SPECIAL, CertainPrefix() if certain else ForcedPrefix()], log_probs, hypotheses
+            [SPECIAL, (CertainPrefix if certain else ForcedPrefix)(torch.tensor([1, 0]))],
+            log_probs,
+            hypotheses,
         )
         assert ruled[0, 7] == (0.0 if certain else given[0, 7])
         assert ruled[0].isfinite().sum() == 1

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from typing_extensions import override
 
+from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.constraints import Constraints
-from nmtkit.decoding.rules import ForbiddenTokens
+from nmtkit.decoding.rules import RULES, ForbiddenTokens, Rule, TargetTokens
+from nmtkit.decoding.settings import SearchConfig
 from nmtkit.decoding.tracing import SearchTrace, trace_search
 from tests.decoding.table_model import (
     A,
@@ -66,11 +69,9 @@ def test_a_search_with_terms_records_each_candidate_once() -> None:
         in_order=torch.tensor([False]),
         negative=torch.tensor([[[7]]]),
     )
-    words = TokenClasses(word_starts=lambda: torch.ones(SIZE, dtype=torch.bool))
+    words = TargetTokens(word_starts=lambda: torch.ones(SIZE, dtype=torch.bool))
     search = BeamSearch(
-        TableModel(random_tables(1, 6, SIZE)),
-        unlimited(beam_size=3, max_length=8),
-        token_classes=words,
+        TableModel(random_tables(1, 6, SIZE)), unlimited(beam_size=3, max_length=8), tokens=words
     )
     trace = trace_search(search, replace(sources(3), terms=terms))
     for step in trace.steps:
@@ -126,22 +127,28 @@ def test_an_end_before_the_minimum_length_is_named_after_the_setting(
         assert forbidden == ({(EOS, name)} if number < 3 else set())
 
 
-class NamedForbidden(ForbiddenTokens):
-    name = "no-end"
+class NoEnd(ForbiddenTokens):
+    @classmethod
+    @override
+    def begin(cls, batch: Batch, config: SearchConfig, tokens: TargetTokens) -> Rule | None:
+        return cls([EOS])
 
 
-@pytest.mark.parametrize(
-    ("rule", "name"), [(ForbiddenTokens([EOS]), "brackets"), (NamedForbidden([EOS]), "no-end")]
-)
-def test_a_registered_rule_has_its_name_or_the_value_of_the_setting(
-    rule: ForbiddenTokens, name: str
+class NamedNoEnd(NoEnd):
+    name = "own name"
+
+
+@pytest.mark.parametrize(("rule", "name"), [(NoEnd, "no-end"), (NamedNoEnd, "own name")])
+def test_a_listed_rule_has_its_own_name_or_the_one_that_it_is_registered_under(
+    rule: type[Rule], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(RULES, "_members", dict(RULES._members))
+    RULES.register("no-end")(rule)
     tables = random_tables(1, 6, SIZE)
     tables[..., [EOS, UNK]] += 3
     search = BeamSearch(
         TableModel(tables.log_softmax(-1)),
-        unlimited(beam_size=3, max_length=4, rule="brackets", forbid_unknown=True),
-        token_classes=TokenClasses(rule=rule),
+        unlimited(beam_size=3, max_length=4, rules=["no-end"], forbid_unknown=True),
     )
     for step in trace_search(search, sources(4)).steps:
         forbidden = {

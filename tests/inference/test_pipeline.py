@@ -24,13 +24,16 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.settings import change_search
-from nmtkit.inference import pipeline
-from nmtkit.inference.inputs import bucket_width
+from nmtkit.inference import inputs
+from nmtkit.inference.constraints.requests import Request
+from nmtkit.inference.inputs import SourceLine, bucket_width
 from nmtkit.inference.loading.speed import MIN_LINES_FOR_WORKERS
-from nmtkit.inference.pipeline import Job, JobDecoder, JobQueue, JobSource, Pipeline
 from nmtkit.inference.result import EMPTY, Translation
+from nmtkit.inference.streaming import job_queue
+from nmtkit.inference.streaming.job_queue import Job, JobDecoder, JobQueue, JobSource
+from nmtkit.inference.streaming.pipeline import Pipeline
+from nmtkit.inference.streaming.workers import WorkerPool, Workers
 from nmtkit.inference.translator import Translator
-from nmtkit.inference.workers import WorkerPool, Workers
 from tests.inference.untrained import RNN, SMALL, learned, untrained
 from tests.support.cases import daily
 from tests.support.processes import Server, children
@@ -65,6 +68,26 @@ def windows(lines: Sequence[str], size: int) -> Iterator[list[str]]:
 def written(job: Job) -> list[Translation]:
     """In place of writing what nobody has decoded."""
     return [EMPTY]
+
+
+def stages(translator: Translator) -> Pipeline:
+    return Pipeline(
+        lambda requests: translator.encode_requests(requests, None, translator.config), written
+    )
+
+
+def decoded(jobs: Sequence[Job]) -> list[Job]:
+    """In place of decoding."""
+    for job in jobs:
+        job.hypotheses = []
+    return list(jobs)
+
+
+def encoded(translator: Translator, lines: Sequence[str]) -> list[Job]:
+    """A window for the queue."""
+    pipeline = stages(translator)
+    (jobs,) = pipeline.read([lines])
+    return pipeline.encode(jobs)
 
 
 def outcomes(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, bool]]]:
@@ -153,6 +176,29 @@ def test_python_uses_the_cores_as_the_command_does(server: Server, trained: Path
     fresh(server, uses_the_cores, str(trained))
 
 
+def test_a_single_line_passes_through_the_same_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a thread; each stage is entered in turn."""
+    names = ["read", "encode", "decode", "write"]
+    seen: list[str] = []
+    for name in names:
+        stage = getattr(Pipeline, name)
+
+        def noting(self: Pipeline, *arguments: Any, name: str = name, stage: Any = stage) -> Any:
+            seen.append(name)
+            return stage(self, *arguments)
+
+        monkeypatch.setattr(Pipeline, name, noting)
+    translator = made()
+    with monkeypatch.context() as changed:
+        changed.delattr("nmtkit.inference.streaming.pipeline.Thread")
+        alone = translator.search(["the old man"])
+    assert seen == names
+    seen.clear()
+    (found,) = translator.stream([["the old man"]])
+    assert [*dict.fromkeys(seen)] == names
+    assert_same(found, alone)
+
+
 def test_who_types_is_answered_before_the_next_line() -> None:
     """Empty lines as well, which nobody searches; and the threads of an earlier answer may still wait for more."""
     typed: queue.Queue[str] = queue.Queue()
@@ -201,13 +247,57 @@ def test_few_windows_are_read_ahead() -> None:
     out = 0
     for _ in range(60):
         out += len(next(groups))
-        assert 3 * (read - 1) <= out + 3 * (pipeline.PREFETCH_WINDOWS + 1)
+        assert 3 * (read - 1) <= out + 3 * (job_queue.MAX_WINDOWS + 1)
     time.sleep(0.2)
-    assert 3 * (read - 1) <= out + 3 * (pipeline.PREFETCH_WINDOWS + 1)
+    assert 3 * (read - 1) <= out + 3 * (job_queue.MAX_WINDOWS + 1)
     groups.close()
     before = read
     time.sleep(0.1)
     assert read <= before + 1
+
+
+def job_of(number: int, characters: int) -> Job:
+    job = Job(number, Request("x" * characters))
+    job.source = SourceLine([4] * 3, [])
+    return job
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [([1, 1, 1], 3), ([1] * 9, 3), ([60, 30, 10, 1], 3), ([60, 30, 11, 1], 2), ([500, 1], 1)],
+)
+def test_a_queue_is_bounded_by_windows_and_by_characters(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], fits: int
+) -> None:
+    """A window that is too long by itself waits only until the queue is empty."""
+    monkeypatch.setattr(job_queue, "MAX_CHARACTERS", 100)
+    waiting = JobQueue(made(), torch.device("cpu"), 1)
+    accepted: list[bool] = []
+
+    def put() -> None:
+        for number, size in enumerate(sizes):
+            accepted.append(waiting.put([job_of(number, size)]))
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    time.sleep(0.1)
+    assert len(accepted) == fits
+    while len(accepted) < len(sizes):
+        decoded(waiting.next_batch())
+        assert waiting.take_finished()
+        time.sleep(0.01)
+    thread.join()
+    assert all(accepted)
+
+
+def test_a_closed_queue_refuses_jobs() -> None:
+    waiting = JobQueue(made(), torch.device("cpu"), 1)
+    for number in range(job_queue.MAX_WINDOWS):
+        assert waiting.put([job_of(number, 1)])
+    closing_thread = threading.Timer(0.1, waiting.close, [True])
+    closing_thread.start()
+    assert not waiting.put([job_of(job_queue.MAX_WINDOWS, 1)])
+    assert waiting.next_batch() == []
 
 
 def test_the_thread_that_reads_ahead_keeps_no_model() -> None:
@@ -235,17 +325,13 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
         while jobs := source.next_batch():
             if any(job.number > 20 for job in jobs):
                 raise RuntimeError("the search broke")
-            yield from jobs
+            yield from decoded(jobs)
 
     translator = made()
     waiting = JobQueue(translator, torch.device("cpu"), 2)
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
-        list(
-            Pipeline(
-                translator.encode_sources, waiting, [decode] * 2, written, in_process=True
-            ).run(windows(LINES, 30))
-        )
+        list(stages(translator).run(windows(LINES, 30), waiting, [decode] * 2, in_process=True))
     assert threading.active_count() <= begun + 1
     assert torch.get_num_threads() == 2
 
@@ -260,21 +346,19 @@ def test_one_search_waits_for_more_while_another_works() -> None:
             takers.append(name)
             if len(takers) == 1:
                 assert arrived.wait(120)
-                time.sleep(5 * pipeline.IDLE_SECONDS)
-            yield from jobs
+                time.sleep(5 * job_queue.IDLE_SECONDS)
+            yield from decoded(jobs)
 
     def lines() -> Iterator[list[str]]:
         yield ["the"] * 16
-        time.sleep(3 * pipeline.IDLE_SECONDS)
+        time.sleep(3 * job_queue.IDLE_SECONDS)
         yield ["a"] * 16
         arrived.set()
 
     translator = replace(made(), batch_tokens=1024)
     waiting = JobQueue(translator, torch.device("cpu"), 2)
     decoders = [partial(decode, name) for name in "ab"]
-    groups = Pipeline(translator.encode_sources, waiting, decoders, written, in_process=False).run(
-        lines()
-    )
+    groups = stages(translator).run(lines(), waiting, decoders, in_process=False)
     found = [one for group in groups for one in group]
     assert len(found) == 32
     assert set(takers) == {"a", "b"}
@@ -314,11 +398,11 @@ def tells(decoder: JobDecoder, kind: type[Exception], message: str) -> None:
     translator = made()
     with closing(WorkerPool(Workers(["cpu"]), lambda _: decoder)) as pool:
         waiting = JobQueue(translator, torch.device("cpu"), 1)
-        stages = Pipeline(
-            translator.encode_sources, waiting, pool.decoders, written, False, pool.close
+        groups = stages(translator).run(
+            windows(LINES, 30), waiting, pool.decoders, in_process=False, stop=pool.close
         )
         with pytest.raises(kind, match=message):
-            list(stages.run(windows(LINES, 30)))
+            list(groups)
 
 
 @FORKS
@@ -418,16 +502,14 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
 def test_searches_come_to_the_end_of_a_window_together() -> None:
     translator = replace(made(), batch_tokens=100_000)
     waiting = JobQueue(translator, torch.device("cpu"), 2)
-    waiting.put(
-        Job(number, source) for number, source in enumerate(translator.encode_sources(LINES * 4))
-    )
+    assert waiting.put(encoded(translator, LINES * 4))
     assert waiting.start_decoders() == 2
     taken = [0, 0]
     waiting.close()
     while part := waiting.next_batch():  # by the decoder that has had less work so far
         taken[taken.index(min(taken))] += sum(len(job.source.ids) for job in part)
     assert sum(taken) == 4 * sum(len(line.split()) for line in LINES)
-    assert abs(taken[0] - taken[1]) <= 20 * pipeline.inputs.MIN_SENTENCES_PER_SEARCH
+    assert abs(taken[0] - taken[1]) <= 20 * inputs.MIN_SENTENCES_PER_SEARCH
 
 
 @pytest.mark.parametrize(("lines", "searches"), [(1, 1), (15, 1), (16, 2)])

@@ -1,7 +1,7 @@
 """Copying from text to text: unknown words come through, and who says from where; long articles in windows."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,6 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.inputs import SourceLine
-from nmtkit.inference.pipeline import Job, JobQueue
 from nmtkit.inference.result import (
     CopiedSpan,
     Translation,
@@ -22,6 +21,7 @@ from nmtkit.inference.result import (
     copied_spans,
     moses_line,
 )
+from nmtkit.inference.streaming.job_queue import Job, JobQueue
 from nmtkit.inference.translator import Translator
 from tests.inference.untrained import imported, learned, marian
 from tests.support.copy_model import CopyModel
@@ -218,6 +218,15 @@ def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(
     assert found.copied is None
 
 
+def jobs_of(sources: Sequence[SourceLine]) -> list[Job]:
+    jobs = []
+    for number, source in enumerate(sources):
+        job = Job(number, source.request or Request(source.text))
+        job.source = source
+        jobs.append(job)
+    return jobs
+
+
 def test_long_articles_are_searched_by_many_at_a_time() -> None:
     lengths = [400, 19, 399, *[29] * 10, *[399] * 60, 2999]  # their end is one more
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
@@ -226,7 +235,7 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
         translator: Translator, hypotheses: int = 5, max_sentences: int | None = None
     ) -> list[list[int]]:
         waiting = JobQueue(translator, torch.device("cpu"), 1, hypotheses, max_sentences)
-        waiting.put(Job(number, source) for number, source in enumerate(sources))
+        waiting.put(jobs_of(sources))
         waiting.close()
         return [[job.number for job in jobs] for jobs in iter(waiting.next_batch, [])]
 
@@ -270,7 +279,7 @@ def test_what_fills_free_slots(
     waiting = JobQueue(
         Translator(copier().model, WORDS, BeamConfig()), torch.device("cuda"), decoders=1
     )
-    waiting.put(Job(number, source) for number, source in enumerate(sources))
+    waiting.put(jobs_of(sources))
     waiting.close()
     found = [waiting.next_batch() if call is None else waiting.refill(*call) for call in calls]
     assert [[job.number for job in jobs] for jobs in found] == taken

@@ -10,13 +10,13 @@ import pytest
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.constraints.glossary import Glossary
 from nmtkit.inference.constraints.requests import Request
 from nmtkit.inference.result import Translation
+from nmtkit.inference.streaming.workers import Workers
 from nmtkit.inference.translator import Translator
-from nmtkit.inference.workers import Workers
 from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
 from tests.inference.untrained import WORDS, untrained

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids

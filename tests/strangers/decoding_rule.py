@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.rules import RULES, LiveHypotheses, Rule
+from nmtkit.decoding.rules import RULES, LiveHypotheses, Rule, TargetTokens
+from nmtkit.decoding.settings import SearchConfig
+
+
+def find_quotes(tokenizers: Tokenizers, device: torch.device) -> Tensor:
+    is_quote = ['"' in token for token in tokenizers.tgt.vocabulary.tokens]
+    return torch.tensor(is_quote, device=device)  # (V,)
 
 
 @RULES.register("closed-quotes")
@@ -19,9 +26,8 @@ class ClosedQuotes(Rule):
     reads_history = True
 
     @classmethod
-    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> "ClosedQuotes":
-        is_quote = ['"' in token for token in tokenizers.tgt.vocabulary.tokens]
-        return cls(torch.tensor(is_quote, device=device))
+    def begin(cls, batch: Batch, config: SearchConfig, tokens: TargetTokens) -> "ClosedQuotes":
+        return cls(tokens.table(find_quotes))
 
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         assert live.history is not None

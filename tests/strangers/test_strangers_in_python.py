@@ -21,10 +21,9 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batches.batch import ABSENT, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.beam_search import TokenClasses
-from nmtkit.decoding.engine import search_batch
-from nmtkit.decoding.rules import RULES
+from nmtkit.decoding.rules import RULES, TargetTokens
 from nmtkit.decoding.scorers import LENGTH_PENALTIES
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.experiment.evaluation import evaluate_test_set
 from nmtkit.experiment.stages import train_stages
@@ -244,11 +243,9 @@ def test_the_guides_decoding_rule_holds(settings: dict[str, object]) -> None:
     batch = collate([[START + number] for number in range(20)])
     search = {"max_length": 8, "max_length_ratio": 0.0, **settings}
 
-    def quotes(rule: str | None, classes: TokenClasses) -> list[int]:
-        config = change_search(BeamConfig(), {**search, "rule": rule})
-        found = search_batch(
-            TableModel(tables), batch, config, config.n_hypotheses, token_classes=classes
-        )
+    def quotes(rules: list[str], tokens: TargetTokens) -> list[int]:
+        config = change_search(BeamConfig(), {**search, "rules": rules})
+        found = search_batch(TableModel(tables), batch, config, config.n_hypotheses, tokens=tokens)
         return [
             int(is_quote[one.ids].sum())
             for of_sentence in found
@@ -257,8 +254,9 @@ def test_the_guides_decoding_rule_holds(settings: dict[str, object]) -> None:
         ]
 
     with decoding_rule() as names:
-        under_rule = quotes("closed-quotes", TokenClasses(rule=names["ClosedQuotes"](is_quote)))
-        free = quotes(None, TokenClasses())
+        tokens = TargetTokens(tables={names["find_quotes"]: is_quote})
+        under_rule = quotes(["closed-quotes"], tokens)
+        free = quotes([], tokens)
     assert max(under_rule) >= 2
     assert all(count % 2 == 0 for count in under_rule)
     assert any(count % 2 for count in free)
@@ -266,10 +264,10 @@ def test_the_guides_decoding_rule_holds(settings: dict[str, object]) -> None:
 
 def test_the_guides_decoding_rule_is_named_in_recipes(corpus: Path, tmp_path: Path) -> None:
     quick = ["training.max_updates=1", "training.validate_every=1", "search.max_length=8"]
-    with pytest.raises(RecipeError, match=r"`search.rule`: not a valid value"):
-        config.load(corpus / "tiny.yaml", ["search.rule=closed-quotes"])
+    with pytest.raises(RecipeError, match=r"`search.rules.0`: not a valid value"):
+        config.load(corpus / "tiny.yaml", ["search.rules=[closed-quotes]"])
     with decoding_rule():
-        recipe = config.load(corpus / "tiny.yaml", [*quick, "search.rule=closed-quotes"])
+        recipe = config.load(corpus / "tiny.yaml", [*quick, "search.rules=[closed-quotes]"])
         with begin_run(recipe, str(tmp_path / "run")) as run:
             assert [*train_stages(run, CPU)]
             assert evaluate_test_set(run, CPU) is not None

@@ -14,14 +14,9 @@ from torch import Tensor
 from nmtkit.data.batches.batch import ABSENT, Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.beam_search import DIVERSITY_STRENGTH
+from nmtkit.decoding.limits import max_lengths, min_lengths
 from nmtkit.decoding.scorers import COVERAGE_PENALTIES, LENGTH_PENALTIES, coverage_score
-from nmtkit.decoding.settings import (
-    BeamConfig,
-    SamplingConfig,
-    SearchConfig,
-    max_lengths,
-    min_lengths,
-)
+from nmtkit.decoding.settings import BeamConfig, SamplingConfig, SearchConfig
 from nmtkit.models.abilities import as_copying
 from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
@@ -279,14 +274,10 @@ class Steps:
             if sentence.empty.reads_text:
                 self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.request = sentence, config, request
-        prefix, room = (
-            torch.tensor([request.prefix]),
-            torch.tensor([sum(len(term) + 1 for term in request.required)]),
-        )
-        self.limit, self.least = (
-            int(max_lengths(config, lengths, prefix, room)),
-            int(min_lengths(config, lengths)),
-        )
+        required = sum(len(term) + 1 for term in request.required)
+        required += sum(token > PAD for token in request.prefix)
+        self.limit = int(max_lengths(config, lengths, torch.tensor([required])))
+        self.least = int(min_lengths(config, lengths))
 
     def divisor(self, length: int) -> float:
         """What the log-probability of a hypothesis of so many tokens is divided by."""

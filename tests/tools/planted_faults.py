@@ -243,9 +243,9 @@ FAULTS = (
     ),
     # ---------------------------------------------------------------------------------------------- inference
     Fault(
-        name="inference: answers come in the order in which they are found",
-        before="job = self._finished.pop(self._next, None)",
-        after="job = self._finished.pop(min(self._finished, default=-1), None)",
+        name="inference: the answers of a group come in reverse order",
+        before="group.append(job.translations)",
+        after="group.insert(0, job.translations)",
         tests=("inference",),
     ),
     Fault(

@@ -1,16 +1,14 @@
 """Reading lines of text from files or standard input."""
 
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TypeVar
 
 from nmtkit.cli.terminal.reporting import tell
-from nmtkit.cli.text_io.output_folder import output_folder
+from nmtkit.cli.text_io.output_folder import OutputFolder, output_folder
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
@@ -22,16 +20,19 @@ from nmtkit.data.text.files.json_records import (
     refuse_json_lines,
     text_of,
 )
-from nmtkit.data.text.files.lines import read_lines, read_stream_lines, text_stream
-from nmtkit.data.text.files.names import STDIN, option_encoding, split_reference
+from nmtkit.data.text.files.lines import Arrival, read_lines
+from nmtkit.data.text.files.names import STDIN, option_encoding, split_reference, text_path
 from nmtkit.data.text.reading import read_pairs
 
 Item = TypeVar("Item")
 PAIRS_AT_ONCE = 2048
 
 
-def stdin_lines() -> Iterator[str]:
-    r"""Yields the lines of standard input, plain or compressed, without line ends; only \n and \r\n end a line."""
+def stdin_lines(arrival: Arrival | None = None) -> Iterator[str]:
+    r"""Yields the lines of standard input, plain or compressed, without line ends; only \n and \r\n end a line.
+
+    `arrival` observes standard input.
+    """
     if sys.stdin is None:
         raise DataError(
             f"{STDIN} is closed, so no text can be read from it; redirect a file to it with `< FILE`"
@@ -40,8 +41,8 @@ def stdin_lines() -> Iterator[str]:
         # This does not use sys.stdin, because a thread may still be waiting for a line when the program exits, and
         # Python would then crash because it cannot close sys.stdin.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        encoding = option_encoding(STDIN)
-        yield from read_stream_lines(text_stream(stream, STDIN, encoding), STDIN, encoding)
+        arrival = arrival or Arrival()
+        yield from arrival.lines(stream, STDIN, option_encoding(STDIN))
     except OSError as fault:
         raise DataError(f"cannot read {STDIN}: {fault.strerror or fault}") from fault
 
@@ -65,16 +66,46 @@ def text_windows(
     `remedy` is the advice in the error about files that look like JSON lines; "" allows JSON lines. Formats other than
     plain text cause a warning, unless `tables` is set, which means that the lines are rows of a table.
     """
-    if files:
-        return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
-    return _stdin_windows(most, remedy, tables)
+    if not files:
+        arrival = Arrival()
+        text = windows(stdin_lines(arrival), most, arrival)
+        return _checked_windows(text, STDIN, remedy, tables)
+    # Looked up here, because click's context does not exist in the thread that reads ahead.
+    return _windows_of_files(files, output_folder(), most=most, remedy=remedy, tables=tables)
 
 
-def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
-    for number, window in enumerate(windows(stdin_lines(), most)):
+def _windows_of_files(
+    files: Sequence[Path], folder: OutputFolder | None, most: int, remedy: str, tables: bool
+) -> Generator[list[str], None, None]:
+    """Yields windows of the lines of all files; a window ends before a file that may keep its reader waiting."""
+    for may_wait, group in groupby(enumerate(files), key=_may_wait):
+        if not may_wait:
+            texts = (
+                _counted(folder, index, _text_of_file(file, remedy, tables))
+                for index, file in group
+            )
+            yield from windows(chain.from_iterable(texts), most)
+            continue
+        for index, file in group:
+            arrival = Arrival()
+            lines = _counted(folder, index, read_lines(file, arrival=arrival))
+            text = windows(lines, most, arrival)
+            yield from _checked_windows(text, str(file), remedy, tables)
+
+
+def _may_wait(numbered_file: tuple[int, Path]) -> bool:
+    """Returns whether the lines of a file may be slow to arrive, as with pipes and terminals."""
+    path = Path(text_path(str(numbered_file[1])))
+    return path.exists() and not path.is_file()
+
+
+def _checked_windows(
+    text: Iterable[list[str]], place: str, remedy: str, tables: bool
+) -> Generator[list[str], None, None]:
+    for number, window in enumerate(text):
         # only the first window is checked, because an interactive user expects an answer before typing more lines
         if not number and remedy:
-            require_plain_lines(window, STDIN, remedy, tables)
+            require_plain_lines(window, place, remedy, tables)
         yield window
 
 
@@ -99,12 +130,22 @@ def article_windows(
     files: Sequence[Path], most: int, remedy: str
 ) -> Generator[list[str], None, None]:
     """Yields windows of articles: each file is one article, or all of standard input is; see `text_windows`."""
-    if files:
-        return windows(
-            chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))),
-            most,
+    if not files:
+        return windows(_joined_lines(stdin_lines()), most)
+    # Looked up here, because click's context does not exist in the thread that reads ahead.
+    return _windows_of_articles(files, output_folder(), most=most, remedy=remedy)
+
+
+def _windows_of_articles(
+    files: Sequence[Path], folder: OutputFolder | None, most: int, remedy: str
+) -> Generator[list[str], None, None]:
+    """Yields windows of the articles; a window ends before a file that may keep its reader waiting."""
+    for may_wait, group in groupby(enumerate(files), key=_may_wait):
+        articles = (
+            _counted(folder, index, _joined_lines(_text_of_file(file, remedy, tables=False)))
+            for index, file in group
         )
-    return windows(_joined_lines(stdin_lines()), most)
+        yield from windows(chain.from_iterable(articles), 1 if may_wait else most)
 
 
 def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -114,13 +155,17 @@ def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
 
 def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
     """Yields the items that `read` yields for each file, in order, and counts them for `--output-dir`."""
-    # called here, because click's context does not exist in the thread that reads ahead
+    # Looked up here, because click's context does not exist in the thread that reads ahead.
     folder = output_folder()
     parts = []
     for index, file in enumerate(files):
-        lines = read(file)
-        parts.append(lines if folder is None else folder.counted(index, lines))
+        parts.append(_counted(folder, index, read(file)))
     return chain.from_iterable(parts)
+
+
+def _counted(folder: OutputFolder | None, index: int, items: Iterable[Item]) -> Iterable[Item]:
+    """Counts the items of the file with this index as they are read, for `--output-dir`."""
+    return items if folder is None else folder.counted(index, items)
 
 
 def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
@@ -187,55 +232,44 @@ MAX_CHARACTERS = 1 << 22
 """Number of characters at which a window closes."""
 MAX_AGE = 1.0
 """Number of seconds after which a window closes even if lines keep arriving."""
-WAITING_LINES = 64
-"""Maximum number of lines that are read ahead of the current window."""
+PATIENCE = 0.01
+"""Number of seconds without another line after which a window closes."""
 
 
 def windows(
-    lines: Iterable[str], most: int = 1024, patience: float = 0.01
+    lines: Iterable[str], most: int = 1024, arrival: Arrival | None = None
 ) -> Generator[list[str], None, None]:
-    """Groups a stream of lines into windows to translate together.
+    """Groups lines into windows to translate together.
 
-    A window closes when it is full, when no further line arrives for `patience` seconds, or when it has been open too
-    long. So files give full windows, while a person who types, or a program that waits for each answer, is answered at
-    once. Little more than one window is held in memory. An error raised by `lines` is raised again after the lines
-    before it have been yielded.
+    A window closes when it is full. If there is an `arrival`, a window also closes when no further line arrives for
+    `PATIENCE` seconds, or when it has been open for `MAX_AGE` seconds. So files give full windows, while a person who
+    types, or a program that waits for each answer, is answered at once. Little more than one window is held in memory.
+
+    Args:
+        lines: the lines. An error that they raise is raised again after the lines before it have been yielded.
+        most: maximum number of lines in a window.
+        arrival: knows when the next of the `lines` arrives; None if they never wait.
     """
-    arrived = _arriving(lines, min(most, WAITING_LINES))
     window: list[str] = []
-    characters, due = 0, 0.0
-    while True:
-        try:
-            item = arrived.get(timeout=patience if window else None)
-        except queue.Empty:
+    characters = 0
+    opened = 0.0  # time at which the first line of the window was read
+    try:
+        for line in lines:
+            if not window:
+                opened = time.monotonic()
+            window.append(line)
+            characters += len(line)
+            is_closed = len(window) >= most or characters >= MAX_CHARACTERS
+            if arrival is not None and not is_closed:
+                is_old = time.monotonic() >= opened + MAX_AGE
+                is_closed = is_old or not arrival.within(PATIENCE)
+            if is_closed:
+                yield window
+                window = []
+                characters = 0
+    except Exception:
+        if window:
             yield window
-            window, characters = [], 0
-            continue
-        if not isinstance(item, str):
-            break
-        due = due if window else time.monotonic() + MAX_AGE
-        window.append(item)
-        characters += len(item)
-        if len(window) >= most or characters >= MAX_CHARACTERS or time.monotonic() >= due:
-            yield window
-            window, characters = [], 0
+        raise
     if window:
         yield window
-    if item is not None:
-        raise item
-
-
-def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
-    """Returns a queue of lines, which a thread reads at most `most` ahead. The last item is None or an error."""
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as fault:
-            arrived.put(fault)
-
-    threading.Thread(target=read, daemon=True).start()
-    return arrived

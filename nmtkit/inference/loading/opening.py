@@ -39,8 +39,8 @@ from nmtkit.inference.loading.speed import (
     default_precision,
     default_speed_config,
 )
+from nmtkit.inference.streaming.workers import Workers
 from nmtkit.inference.translator import Translator
-from nmtkit.inference.workers import Workers
 from nmtkit.layers.linear import Precision, PrecisionChoice, prepare_for_inference
 from nmtkit.models.abilities import as_multi_head
 from nmtkit.models.base import MODELS, Decoder, Model, as_decoder, as_seq2seq, members_of

@@ -7,7 +7,7 @@ is raised. Notation as in `nmtkit.decoding.beam_search`. `nmtkit.zoo.parsing.tre
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -20,7 +20,14 @@ from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
-from nmtkit.decoding.rules import INFINITY, RULES, LiveHypotheses, Rule, allow_if_possible
+from nmtkit.decoding.rules import (
+    INFINITY,
+    RULES,
+    DemandingRule,
+    LiveHypotheses,
+    TargetTokens,
+    allow_if_possible,
+)
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.zoo.parsing.trees import is_closing, is_opening
 
@@ -42,6 +49,13 @@ class BracketTokens:
     """Number of words (0 or 1) that each source token begins `(V_src,)`, int64."""
 
     @classmethod
+    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
+        """Creates the table on `device`; RecipeError if brackets are not tokens, or source words cannot be counted."""
+        tokens = [token.removeprefix(WORD_START) for token in tokenizers.tgt.vocabulary.tokens]
+        own = range(tokenizers.tgt.vocabulary.n_specials, len(tokens))
+        return cls.of_tokens(tokens, own, _starts(tokenizers.src)).to(device)
+
+    @classmethod
     def of_tokens(cls, tokens: Sequence[str], own: range, counts: Sequence[int]) -> Self:
         """Creates the table for target tokens on the CPU; `own` has the ids of all tokens that are not special."""
         closing = {tokens[number][1:]: number for number in own if is_closing(tokens[number])}
@@ -59,17 +73,15 @@ class BracketTokens:
         kinds[EOS] = END
         if not {OPENING, WORD} <= {*kinds}:
             raise RecipeError(
-                "`search.rule: brackets`: the target vocabulary lacks brackets such as (NP and "
+                "`search.rules: [brackets]`: the target vocabulary lacks brackets such as (NP and "
                 ")NP, or placeholders; set `tokenizer.columns.tgt.kind` to whitespace, and train "
                 "on linearized trees (nmtkit linearize)"
             )
         return cls(torch.tensor(kinds), torch.tensor(closings), torch.tensor(counts))
 
-    def to(self, device: torch.device) -> "BracketTokens":
+    def to(self, device: torch.device) -> Self:
         """Returns a copy on the given device."""
-        return BracketTokens(
-            self.kinds.to(device), self.closings.to(device), self.counts.to(device)
-        )
+        return type(self)(self.kinds.to(device), self.closings.to(device), self.counts.to(device))
 
 
 def _starts(tokenizer: Tokenizer) -> list[int]:
@@ -77,7 +89,7 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
     kind, vocabulary = tokenizer.config.kind, tokenizer.vocabulary
     if kind not in ("whitespace", "bpe", "unigram", "char"):
         raise RecipeError(
-            f"`search.rule: brackets`: the source's `{kind}` tokenizer does not mark word "
+            f"`search.rules: [brackets]`: the source's `{kind}` tokenizer does not mark word "
             "starts; set `tokenizer.kind` to whitespace, bpe, unigram or char"
         )
     own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
@@ -89,20 +101,21 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
 
 @RULES.register("brackets")
 @dataclass(frozen=True)
-class Brackets(Rows, Rule):
+class Brackets(Rows, DemandingRule):
     """Allows only tokens after which a well-formed tree can still be completed."""
 
     reads_history = True
+    may_forbid_all = False
 
     tokens: BracketTokens
     """Table of token roles, which all sentences share."""
-    words: Tensor | None = None
-    """Number of words in each source `(B,)`, int64; None before `begin`."""
+    words: Tensor
+    """Number of words in each source `(B,)`, int64."""
 
     @classmethod
     @override
-    def fault(cls, search: SearchConfig) -> str:
-        if not (search.min_length or search.min_length_ratio or search.no_repeat_ngram):
+    def fault(cls, config: SearchConfig) -> str:
+        if not (config.min_length or config.min_length_ratio or config.no_repeat_ngram):
             return ""
         return (
             "the source words determine a tree's length and repetitions; remove min_length, "
@@ -111,36 +124,40 @@ class Brackets(Rows, Rule):
 
     @classmethod
     @override
-    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
-        """Creates the rule; RecipeError if brackets are not tokens, or source words cannot be counted."""
-        tokens = [token.removeprefix(WORD_START) for token in tokenizers.tgt.vocabulary.tokens]
-        own = range(tokenizers.tgt.vocabulary.n_specials, len(tokens))
-        return cls(BracketTokens.of_tokens(tokens, own, _starts(tokenizers.src)).to(device))
+    def begin(cls, batch: Batch, config: SearchConfig, tokens: TargetTokens) -> "Brackets":
+        """Counts the words of each source.
 
-    @override
-    def begin(self, batch: Batch) -> "Brackets":
-        """Counts the words of each source; RecipeError if the model reads no text."""
+        Raises:
+            RecipeError: the model reads no text, brackets are not tokens, source words cannot be counted, or the
+                sentences have a prefix or terms.
+        """
         if not batch.reads_text:
             raise RecipeError(
-                "`search.rule: brackets` requires a model that reads text, because a tree "
-                "contains the words of its source; remove search.rule"
+                "`search.rules: [brackets]` requires a model that reads text, because a tree "
+                "contains the words of its source; remove it from search.rules"
             )
-        is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
-        return replace(self, words=is_start.sum(1))
+        if batch.prefix is not None or batch.terms is not None:
+            raise RecipeError(
+                "the rule brackets cannot be combined with a prefix or terms: remove them"
+            )
+        table = tokens.table(BracketTokens.from_tokenizers)
+        ids = batch.inputs.ids.to(tokens.device)  # (B,S)
+        mask = batch.inputs.mask.to(tokens.device)  # (B,S)
+        is_start = table.counts[ids] * mask  # (B,S)
+        return cls(table, is_start.sum(1))
 
     @override
     def min_tokens(self) -> Tensor:
-        assert self.words is not None, "`begin` must count the words first"
         return self.words.cpu() + OUTER_BRACKETS
 
+    @classmethod
     @override
-    def min_tokens_bound(self, columns: int) -> int:
+    def min_tokens_bound(cls, columns: int) -> int:
         return columns + OUTER_BRACKETS
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         """Forbids tokens that break the tree, including all copied tokens."""
-        assert self.words is not None
         assert live.history is not None
         history = live.history  # (N,t)
         is_token = (history >= 0) & (history < len(self.tokens.kinds))

@@ -15,7 +15,7 @@ PARSING = TASKS.register("parsing")(
         result="tree",
         validation_metrics=("bracket-f1", "bracket-exact"),
         test_metrics=("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"),
-        search={"rule": "brackets", "max_length_ratio": 6.0},
+        search={"rules": ["brackets"], "max_length_ratio": 6.0},
         demo="demo-parsing",
     )
 )

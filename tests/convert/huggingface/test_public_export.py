@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from nmtkit.convert.exporting import export_run
 from nmtkit.convert.importing import import_run
 from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.decoding import beam_search as search_steps
-from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.candidates import Candidates, best_candidates
-from nmtkit.decoding.search_state import SearchState
+from nmtkit.decoding.rules import LiveHypotheses, Rule, apply_rules
 from nmtkit.runs.run import Run
 from tests.convert.huggingface.public import TEXTS
 from tests.support.cases import daily
@@ -118,7 +117,7 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     for line in LINES[:3]:
         assert printed_by_card(folder, line, capsys).split() == greedy.translate(line).split()
 
-    monkeypatch.setattr(BeamSearch, "apply_rules", with_renormalized_rules(BeamSearch.apply_rules))
+    monkeypatch.setattr(search_steps, "apply_rules", with_renormalized_rules(apply_rules))
     prefix = first_tokens(greedy)
     all_texts, finished = [], []
     for least in (0, len(prefix) + 1):
@@ -191,9 +190,9 @@ def with_renormalized_rules(
     """CTranslate2 gives the probability of forbidden tokens, which is padding here, to the others."""
 
     def renormalized(
-        search: BeamSearch, state: SearchState, log_probs: torch.Tensor
+        rules: Sequence[Rule], log_probs: torch.Tensor, live: LiveHypotheses
     ) -> torch.Tensor:
-        return apply_rules(search, state, log_probs).log_softmax(1)
+        return apply_rules(rules, log_probs, live).log_softmax(1)
 
     return renormalized
 

@@ -9,7 +9,7 @@ import torch
 
 from nmtkit.data.batches.batch import Targets, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes

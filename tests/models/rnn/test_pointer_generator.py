@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.pointer_generator import PointerGenerator, PointerGeneratorConfig

@@ -19,7 +19,8 @@ from nmtkit.core import device as devices
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.batches.batch_stream import bucket_by_length
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.decoding.settings import SearchConfig, max_lengths
+from nmtkit.decoding.limits import max_lengths
+from nmtkit.decoding.settings import SearchConfig
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.inference.inputs import SourceLine, make_batch
 from nmtkit.inference.loading.opening import build_workers, open_translator
@@ -248,7 +249,7 @@ class ExternalEngine(Engine):
         if not filled:
             return decoded
         lengths = torch.tensor([len(sources[number].ids) + 1 for number in filled])
-        limit = int(max_lengths(self.reader.config, lengths, None).max())
+        limit = int(max_lengths(self.reader.config, lengths).max())
         longest = max(limit, int(lengths.max()))
         if longest > self._positions:
             self._positions = max(longest, 512)

@@ -18,7 +18,7 @@ from nmtkit.cli import terminal
 from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.linear import Precision, prepare_for_inference, supported_precisions
 from nmtkit.models.base import VocabularySizes

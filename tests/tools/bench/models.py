@@ -19,7 +19,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batches.batch import ABSENT, Batch, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S

@@ -17,7 +17,8 @@ from nmtkit.cli import terminal
 from nmtkit.core import device
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.decoding.engine import Engine, OneBatch, search_batch
+from nmtkit.decoding.engine import Engine, OneBatch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 

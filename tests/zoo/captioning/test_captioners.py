@@ -8,7 +8,7 @@ from torch import Tensor
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, collate
-from nmtkit.decoding.engine import search_batch
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.ensemble import Ensemble

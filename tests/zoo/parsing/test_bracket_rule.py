@@ -10,10 +10,11 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import ABSENT, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
-from nmtkit.decoding.engine import Engine, OneBatch, search_batch
+from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.engine import Engine, OneBatch
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import INFINITY, LiveHypotheses
+from nmtkit.decoding.rules import INFINITY, LiveHypotheses, TargetTokens
+from nmtkit.decoding.search_batch import search_batch
 from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.models.base import Memory
 from nmtkit.zoo.parsing.brackets import MAX_DEPTH, Brackets, BracketTokens
@@ -55,16 +56,21 @@ def tokens_of(size: int) -> BracketTokens:
     return replace(BRACKETS, kinds=kinds, closings=closings)
 
 
+def target_tokens(size: int) -> TargetTokens:
+    """The target tokens of a search whose table of brackets is known without tokenizers."""
+    return TargetTokens(tables={BracketTokens.from_tokenizers: tokens_of(size)})
+
+
 def found(seed: int, spread: float, settings: dict[str, object]) -> list[list[Hypothesis]]:
     one = model(seed, spread)
     config = change_search(
-        BeamConfig(), {"max_length": 40, "max_length_ratio": 0.0, "rule": "brackets", **settings}
+        BeamConfig(), {"max_length": 40, "max_length_ratio": 0.0, "rules": ["brackets"], **settings}
     )
     batch = collate(
         [[START + number, *[START] * (count - 1)] for number, count in enumerate(WORDS)]
     )
-    classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
-    return search_batch(one, batch, config, config.n_hypotheses, token_classes=classes)
+    tokens = target_tokens(one.sizes["tgt"])
+    return search_batch(one, batch, config, config.n_hypotheses, tokens=tokens)
 
 
 def require_trees(hypotheses: list[list[Hypothesis]]) -> Iterator[Hypothesis]:
@@ -102,11 +108,11 @@ def test_ten_thousand_outputs_are_trees(beam_size: int) -> None:
 def test_trees_of_a_whole_search_are_those_of_one_sentence_by_itself() -> None:
     together = found(3, 2.0, {"beam_size": 3})
     one = model(3, 2.0)
-    config = BeamConfig(max_length=40, max_length_ratio=0.0, rule="brackets", beam_size=3)
-    classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
+    config = BeamConfig(max_length=40, max_length_ratio=0.0, rules=["brackets"], beam_size=3)
+    tokens = target_tokens(one.sizes["tgt"])
     for number in (0, 6, 20):
         batch = collate([[START + number, *[START] * (WORDS[number] - 1)]])
-        engine = Engine(BeamSearch(one, config, 3, token_classes=classes))
+        engine = Engine(BeamSearch(one, config, 3, tokens=tokens))
         ((_, alone),) = engine.run(OneBatch(batch, [number]), refill=False)
         assert [tuple(each.ids) for each in alone] == [tuple(each.ids) for each in together[number]]
 
@@ -158,13 +164,13 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(RecipeError, match="lacks brackets such as"):
         BracketTokens.of_tokens(["<pad>", "<unk>", "<s>", "</s>", "the", "cat"], range(4, 6), [])
     with pytest.raises(ValueError, match="determine a tree's length"):
-        BeamConfig(rule="brackets", min_length=3)
+        BeamConfig(rules=["brackets"], min_length=3)
     prefix: Tensor = torch.tensor([[4]])
-    with pytest.raises(RecipeError, match="cannot be combined with a shortlist, a prefix or terms"):
+    with pytest.raises(RecipeError, match="cannot be combined with a prefix or terms"):
         search_batch(
             model(0, 1.0),
             collate([[START]]),
-            BeamConfig(rule="brackets"),
+            BeamConfig(rules=["brackets"]),
             prefix=prefix,
-            token_classes=TokenClasses(rule=BRACKETS),
+            tokens=target_tokens(len(TOKENS)),
         )

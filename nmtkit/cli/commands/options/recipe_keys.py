@@ -283,7 +283,7 @@ KEYS = (
     "search.no_repeat_ngram",
     "search.repetition_penalty",
     "search.forbid_unknown",
-    "search.rule",
+    "search.rules",
     "search.certain_prefix",
     "search.length_penalty",
     "search.alpha",

@@ -48,7 +48,8 @@ class _Observed:
         self._observe = observe
 
     def read(self, size: int) -> bytes:
-        data = self._file.read(size)
+        # Decompressors need all bytes of a header, but of the data only as many as have arrived through a pipe.
+        data = self._file.read(size) if size < _ZSTD_INPUT else self._file.read1(size)
         self._observe(data)
         return data
 
@@ -119,11 +120,9 @@ class _Decompressed:
         try:
             self._stream = self._stream or self._open()
             data: bytes = self._stream.read1(size)
-        except _DAMAGE as error:
-            raise self._damage(error) from error
-        except OSError as error:
+        except (*_DAMAGE, OSError) as error:
             # Errors of the operating system have an errno; those of the decompression libraries do not.
-            if error.errno is not None:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise self._damage(error) from error
         return data
@@ -153,10 +152,13 @@ def decompressed(file: BufferedReader, observe: ByteObserver | None = None) -> B
     if file.isatty():
         return file  # `peek` would make the user type Ctrl-D twice
     head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]
-    source: ByteStream = file
-    if observe is not None:
-        source = _Observed(file, observe)
     kind = compression_of(head)
     if kind:
-        return _Decompressed(kind, source)
-    return source
+        return _Decompressed(kind, _Observed(file, observe or _ignore))
+    if observe is not None:
+        return _Observed(file, observe)
+    return file
+
+
+def _ignore(data: bytes) -> None:
+    pass

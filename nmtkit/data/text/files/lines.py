@@ -10,6 +10,9 @@ different encoding. Lines are decoded in blocks, which is many times faster than
 
 import codecs
 import math
+import select
+import time
+from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -62,7 +65,10 @@ class LineTooLongError(Exception):
 
 
 def read_text_blocks(
-    stream: ByteStream, chunk_bytes: int, max_line_bytes: float = math.inf
+    stream: ByteStream,
+    chunk_bytes: int,
+    max_line_bytes: float = math.inf,
+    after_each_read: bool = False,
 ) -> Iterator[TextBlock]:
     """Yields the lines of a stream in blocks; if reading fails, all complete lines are yielded before the error.
 
@@ -70,21 +76,26 @@ def read_text_blocks(
         stream: the stream to read.
         chunk_bytes: approximate number of bytes read at a time.
         max_line_bytes: maximum length of a line in bytes; must not be less than `chunk_bytes`.
+        after_each_read: whether to yield a block without lines after a read that does not complete a line.
 
     Raises:
         LineTooLongError: a line is longer than `max_line_bytes`.
         DamagedArchiveError, DataError, OSError: raised by `stream`.
     """
     assert max_line_bytes >= chunk_bytes
-    for number, data in enumerate(_whole_lines(stream, chunk_bytes, max_line_bytes)):
+    is_first = True
+    for data in _whole_lines(stream, chunk_bytes, max_line_bytes):
+        if not data and not after_each_read:
+            continue
         bom_length = 0
-        if number == 0 and data.startswith(codecs.BOM_UTF8):
+        if is_first and data.startswith(codecs.BOM_UTF8):
             bom_length = len(codecs.BOM_UTF8)  # elsewhere, the mark would be part of the text
+        is_first = is_first and not data
         yield _decoded(data[bom_length:], bom_length)
 
 
 def _whole_lines(stream: ByteStream, chunk_bytes: int, max_line_bytes: float) -> Iterator[bytes]:
-    """Yields the bytes of whole lines; the last line may lack its newline."""
+    """Yields the bytes of whole lines after each read, b"" if there are none; the last line may lack its newline."""
     pending: list[bytes] = []  # pieces of a line whose newline has not been read yet
     pending_bytes = 0
     while piece := stream.read1(chunk_bytes):
@@ -95,13 +106,15 @@ def _whole_lines(stream: ByteStream, chunk_bytes: int, max_line_bytes: float) ->
         bytes_to_first_newline = piece.index(b"\n") if end else len(piece)
         if pending_bytes + bytes_to_first_newline > max_line_bytes:
             raise LineTooLongError
+        whole_lines = b""
         if end:
-            yield b"".join([*pending, piece[:end]])
+            whole_lines = b"".join([*pending, piece[:end]])
             pending = []
             pending_bytes = 0
         if end < len(piece):
             pending.append(piece[end:])
             pending_bytes += len(piece) - end
+        yield whole_lines
     if pending:
         yield b"".join(pending)
 
@@ -142,10 +155,15 @@ def text_stream(
 # ---------------------------------------------------------------------------------------------------------------- lines
 
 
-def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
+def read_lines(
+    path: str | Path, encoding: str = "", arrival: "Arrival | None" = None
+) -> Iterator[str]:
     """Yields the lines of a text file, a pipe or FILE#COLUMN, plain or compressed, without newlines.
 
-    `encoding` is the file's encoding. Default: the encoding that the command's options specify, or else UTF-8.
+    Args:
+        path: the file.
+        encoding: the file's encoding; "" for the encoding that the command's options specify, or else UTF-8.
+        arrival: observes the file if its lines may be slow to arrive. TMX files are not observed.
 
     Raises:
         DataError: the file cannot be read, is damaged or not text, or has a line that is not valid in its encoding.
@@ -154,10 +172,14 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
     encoding = encoding or option_encoding(file)
     try:
         with open(file, "rb") as raw:
-            if column:
+            if column and (arrival is None or is_tmx(file)):
                 yield from column_texts(raw, file, column=column, encoding=encoding, is_strict=True)
+                return
+            if arrival is None:
+                lines = read_stream_lines(text_stream(raw, file, encoding), file, encoding)
             else:
-                yield from read_stream_lines(text_stream(raw, file, encoding), file, encoding)
+                lines = arrival.lines(raw, file, encoding)
+            yield from read_column(lines, file, column) if column else lines
     except DamagedArchiveError as error:
         raise DataError(f"{file}: {error}") from error
     except OSError as error:
@@ -179,14 +201,25 @@ def read_stream_lines(
         DataError: the stream is damaged or not text, or a line is not valid in its encoding or longer than
             `MAX_LINE_BYTES`.
     """
+    for lines in _line_blocks(stream, name, encoding=encoding, remedy=remedy):
+        yield from lines
+
+
+def _line_blocks(
+    stream: ByteStream, name: str, encoding: str, remedy: str = ""
+) -> Iterator[list[str]]:
+    """Yields the lines that each read completes; see `read_stream_lines`."""
     n_lines = 0
+    is_first = True
+    blocks = read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES, after_each_read=True)
     try:
-        for number, block in enumerate(read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES)):
-            if number == 0:
+        for block in blocks:
+            if is_first and block.data:
                 _require_text(block, name, encoding)
+                is_first = False
             if block.faulty_rows:
                 row = block.faulty_rows[0]
-                yield from block.lines[:row]
+                yield block.lines[:row]
                 n_lines += row
                 # A damaged archive also yields bad bytes; report the damage instead.
                 verify_archive(stream)
@@ -202,7 +235,7 @@ def read_stream_lines(
                     remedy=remedy,
                 )
                 raise DataError(message)
-            yield from block.lines
+            yield block.lines
             n_lines += len(block.lines)
     except LineTooLongError:
         raise DataError(
@@ -210,6 +243,53 @@ def read_stream_lines(
         ) from None
     except DamagedArchiveError as error:
         raise DataError(damage_message(name, n_lines, error)) from error
+
+
+class Arrival:
+    """Knows whether the next line of one file, such as a pipe or a terminal, has arrived."""
+
+    def __init__(self) -> None:
+        self._poll: select.poll | None = None
+        self._blocks: Iterator[list[str]] = iter([])
+        self._lines: deque[str] = deque()  # lines that have been read, but not yielded
+        self._end: Exception | None = None  # StopIteration at the end of the file, or the fault
+
+    def lines(self, raw: BufferedReader, name: str, encoding: str) -> Iterator[str]:
+        """Yields the lines of the open file; see `text_stream` and `read_stream_lines`."""
+        self._poll = select.poll()
+        self._poll.register(raw, select.POLLIN)
+        stream = text_stream(raw, name, encoding)
+        self._blocks = _line_blocks(stream, name, encoding)
+        while self._lines or self._end is None:
+            if self._lines:
+                yield self._lines.popleft()
+            else:
+                self._read()
+        if not isinstance(self._end, StopIteration):
+            raise self._end
+
+    def within(self, seconds: float) -> bool:
+        """Waits for the next line, the end of the file or a fault; returns False if none comes in time.
+
+        The result is also False if the next line is already in the buffer of a decompressor, but nothing else arrives.
+        The call takes longer if the bytes that have arrived end inside a compressed block or a character.
+        """
+        if self._poll is None:
+            return True
+        deadline = time.monotonic() + seconds
+        while not self._lines and self._end is None:
+            seconds_left = max(0.0, deadline - time.monotonic())
+            if not self._poll.poll(1000 * seconds_left):
+                return False
+            self._read()
+        return True
+
+    def _read(self) -> None:
+        """Reads the bytes that have arrived, or waits for more."""
+        try:
+            self._lines.extend(next(self._blocks))
+        except Exception as end:
+            self._end = end
 
 
 def _require_text(first_block: TextBlock, name: str, encoding: str) -> None:

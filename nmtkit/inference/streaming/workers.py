@@ -17,7 +17,7 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.inference.pipeline import Job, JobDecoder, JobSource
+from nmtkit.inference.streaming.job_queue import Job, JobDecoder, JobSource
 
 
 @dataclass(frozen=True)
