@@ -1,13 +1,12 @@
 """Measures a few seconds of updates to find the precision and the number of threads that train a model fastest.
 
-A new model runs updates on the first batches in every configuration that the recipe allows, in
-turn, so that machine noise affects all configurations alike. Updates are small enough for three
-rounds to fit into `MAX_SECONDS`. Configurations that are clearly slower than the fastest drop out;
-the median decides among the others. The result is cached, so identical runs on the same machine use
-the same settings.
+A new model runs updates on the first batches in every configuration that the recipe allows, in turn, so that machine
+noise affects all configurations alike. Updates are small enough for three rounds to fit into `MAX_SECONDS`.
+Configurations that are clearly slower than the fastest drop out; the median decides among the others. The result is
+cached, so identical runs on the same machine use the same settings.
 
-A run shorter than `MIN_MINUTES` or `MIN_TOKENS` is not measured; it uses the first configuration,
-which is the most exact.
+A short run is not measured. It uses the first configuration, which is the most exact, and so does a run whose updates
+are so slow that not even an eighth of a batch can be computed within `MAX_SECONDS`.
 """
 
 import math
@@ -23,18 +22,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core import speed_cache
 from nmtkit.core.speed_cache import TuningResult
 from nmtkit.data.batches.batch import Batch
-from nmtkit.experiment.workloads import (
-    CyclingStream,
-    TrainingWorkload,
-    first_stage,
-    synthetic_workload,
-    truncated_lengths,
-)
+from nmtkit.experiment.workloads import CyclingStream, TrainingWorkload, is_too_short
 from nmtkit.models.base import Model
 from nmtkit.training import randomness
 from nmtkit.training.checkpoints.manager import CheckpointManager
@@ -46,11 +38,7 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 MAX_SECONDS = 5.0
-"""Time limit of the measurement in seconds; the first update, with an eighth of a batch, always runs."""
-MIN_MINUTES = 2.0
-"""A run with fewer `max_minutes` is not measured ..."""
-MIN_TOKENS = 500_000
-"""... and neither is one whose updates have fewer target tokens in all."""
+"""Time limit of the measurement in seconds, including the comparison of losses; see `time_limit`."""
 ROUNDS = 5
 """Maximum number of updates per configuration."""
 WANTED_ROUNDS = 3
@@ -115,10 +103,13 @@ def tune_training(
 ) -> TuningResult[TrainingSpeedConfig]:
     """Returns the fastest configuration, cached or newly measured; see the module docstring.
 
-    Random states are restored. All processes take part, and process 0's clock counts. Call
-    `device.prepare` again afterwards, because the process is left in one of the configurations. With
-    `again`, the speed is measured even if a result is cached or the run is short. With `need_speed`, it
-    is measured even if only one configuration is allowed, as in a short run.
+    Random states are restored. All processes take part, and process 0's clock counts. Call `device.prepare` again
+    afterwards, because the process is left in one of the configurations.
+
+    Args:
+        workload: the run to measure.
+        again: whether to measure even if a result is cached or the run is short.
+        need_speed: whether to measure even if only one configuration is allowed, as in a short run.
     """
     with randomness.fork_rng(workload.device):
         model = workload.build()
@@ -147,42 +138,16 @@ def tune_training(
     return result
 
 
-def is_too_short(workload: TrainingWorkload) -> bool:
-    """Returns whether a run is too short to measure, judging only by its recipe and text."""
-    config = workload.config
-    if config.max_minutes and config.max_minutes < MIN_MINUTES:
-        return True
-    updates = math.inf
-    if config.max_updates:
-        updates = config.max_updates
-    if config.max_epochs:
-        updates = min(updates, config.max_epochs * workload.updates_an_epoch)
-    (batch,) = workload.first_batches(1)
-    tokens_an_update = batch.n_tokens * config.accumulate * processes.size()
-    return updates * processes.max_over_ranks([tokens_an_update])[0] < MIN_TOKENS
-
-
-def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> float | None:
-    """Returns the training speed in padded tokens (longer side) per minute, measured on random words.
-
-    Returns None if memory is insufficient.
-    """
-    result = tune_training(synthetic_workload(recipe, lengths, device), need_speed=True)
-    if not result.speed:
-        return None
-    src, tgt = truncated_lengths(first_stage(recipe), lengths)
-    return 60 * result.speed * (max(src, tgt) + 1) / (tgt + 1)
-
-
 class TimeLimitError(Exception):
     """A time limit was exceeded."""
 
 
 @contextmanager
 def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
-    """Raises TimeLimitError when a model exceeds the limit, even in the middle of an update.
+    """Raises TimeLimitError when a model exceeds the limit in seconds, even in the middle of an update.
 
-    The clock is checked before each layer computes and when each gradient is ready.
+    The clock is checked before each layer computes and when each gradient is ready, so the limit is exceeded by the
+    time of one layer at most.
     """
     end = time.monotonic() + seconds
 
@@ -227,7 +192,8 @@ class _Trials:
     """Runs updates of a new model in several configurations and times them on process 0's clock."""
 
     def __init__(self, model: Model, workload: TrainingWorkload) -> None:
-        self.model, self.device = model, workload.device
+        self.model = model
+        self.device = workload.device
         # compiling would take longer than measuring
         config = workload.config.changed({"compile": False})
         self.accumulate = config.accumulate
@@ -239,19 +205,19 @@ class _Trials:
         self.gradients = SafeGradients(model, self.trainer.objectives, parameters, self.device)
         self.trainer.gradients = self.gradients
         self.spent = 0.0
-        """Seconds spent on all updates, including aborted ones, by process 0's clock."""
+        """Seconds spent so far, including aborted updates, by process 0's clock."""
 
     def measure(
         self, candidates: Sequence[TrainingSpeedConfig]
     ) -> TuningResult[TrainingSpeedConfig]:
-        """Returns the fastest configuration and the speeds; no speeds if no configuration fits into memory."""
+        """Returns the fastest configuration and the speeds; no speeds if no configuration could be measured."""
         self.stream.every = SMALLEST_PIECE
         pieces = self._round(candidates, 0)  # also prepares kernels and memory
-        if pieces and self.spent + sum(pieces.values()) <= MAX_SECONDS:
+        if pieces and sum(pieces.values()) <= self.seconds_left(pieces):
             pieces = self._round(list(pieces), 0)
         if not pieces:
             return TuningResult(candidates[0])
-        remaining = max(MAX_SECONDS - self.spent, 1e-9)
+        remaining = max(self.seconds_left(pieces), 1e-9)
         needed = WANTED_ROUNDS * len(pieces) * SMALLEST_PIECE * min(pieces.values())
         self.stream.every = min(SMALLEST_PIECE, max(1, math.ceil(needed / remaining)))
 
@@ -259,7 +225,7 @@ class _Trials:
         seconds: dict[TrainingSpeedConfig, list[float]] = {config: [] for config in left}
         next_round = sum(pieces.values()) * SMALLEST_PIECE / self.stream.every
         for number in range(ROUNDS):
-            if self.spent + next_round > MAX_SECONDS:
+            if next_round > self.seconds_left(pieces):
                 break
             found = self._round(left, number)
             for config in left:
@@ -277,16 +243,27 @@ class _Trials:
             medians = pieces
         return self._result(candidates, medians)
 
+    def seconds_left(self, pieces: dict[TrainingSpeedConfig, float]) -> float:
+        """Returns the seconds left for updates. The rest is for the comparison of losses, if it may be necessary.
+
+        `pieces` are the seconds of an update of a piece of a batch. To compare losses takes two forward passes of a
+        piece.
+        """
+        is_exact = len(pieces) == 1
+        reserve = 0.0 if is_exact else 2 * max(pieces.values())
+        return MAX_SECONDS - self.spent - reserve
+
     def _round(
         self, configs: Sequence[TrainingSpeedConfig], number: int
     ) -> dict[TrainingSpeedConfig, float]:
-        """Returns the seconds of an update for each configuration that succeeds."""
+        """Returns the seconds of an update for each configuration that succeeds in the time that is left."""
         found: dict[TrainingSpeedConfig, float] = {}
         for config in configs:
-            limit = math.inf
+            limit = MAX_SECONDS - self.spent
+            if limit <= 0:
+                break
             if found:
-                limit = max(GIVE_UP * min(found.values()), GIVE_UP_SECONDS)
-                limit = min(limit, MAX_SECONDS - self.spent)
+                limit = min(limit, max(GIVE_UP * min(found.values()), GIVE_UP_SECONDS))
             seconds = self._update_seconds(config, number, limit)
             if seconds is not None:
                 found[config] = seconds
@@ -329,21 +306,30 @@ class _Trials:
             config for config in candidates if medians.get(config, math.inf) <= TIE * fastest
         )
         if best != first and not self._has_loss_of(first, best):
-            exact = [
-                one
-                for one in medians
-                if (one.precision, one.matmul_precision) == ("fp32", "highest")
-            ]
-            best = min(exact, key=medians.__getitem__, default=best)
+            exact = []
+            for config in medians:
+                if config.precision == "fp32" and config.matmul_precision == "highest":
+                    exact.append(config)
+            best = min(exact, key=medians.__getitem__, default=first)
         best = processes.broadcast_object(best)  # each process has used its own batches
         return TuningResult(best, speeds)
 
     def _has_loss_of(self, first: TrainingSpeedConfig, other: TrainingSpeedConfig) -> bool:
-        # a part of a batch, because all its log-probabilities are in memory at once
-        self.stream.next, self.stream.every = 0, SMALLEST_PIECE
+        """Returns whether a less exact configuration has about the same loss as the first one.
+
+        Returns False if there is no time left to compare the losses.
+        """
+        # A piece of a batch, because all its log-probabilities are in memory at once.
+        self.stream.next = 0
+        self.stream.every = SMALLEST_PIECE
         sample = next(self.stream)
-        exact_loss = _loss(self.model, sample, first, self.device)
-        return _loss(self.model, sample, other, self.device) <= SAME_LOSS * exact_loss
+        try:
+            with time_limit(MAX_SECONDS - self.spent, self.model):
+                exact_loss = _loss(self.model, sample, first, self.device)
+                other_loss = _loss(self.model, sample, other, self.device)
+        except TimeLimitError:
+            return False
+        return other_loss <= SAME_LOSS * exact_loss
 
 
 def _still_in_question(

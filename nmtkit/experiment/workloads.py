@@ -27,6 +27,10 @@ from nmtkit.training.parallel import processes
 
 AUTO_KEYS = ("precision", "matmul_precision", "threads")
 """The `auto` settings in the recipe's group `training`."""
+MIN_MINUTES = 2.0
+"""A run with fewer `max_minutes` is short ..."""
+MIN_TOKENS = 500_000
+"""... and so is one whose updates have fewer target tokens in all."""
 _SENTENCE = 25
 """Approximate number of words per sentence, counting its end as one."""
 
@@ -45,6 +49,21 @@ class TrainingWorkload:
     """The key of the cached result; see `training_workload_key`."""
     updates_an_epoch: float
     """Approximate number of updates per epoch; infinite if unknown."""
+
+
+def is_too_short(workload: TrainingWorkload) -> bool:
+    """Returns whether a run is too short to be measured, judging only by its recipe and text."""
+    config = workload.config
+    if config.max_minutes and config.max_minutes < MIN_MINUTES:
+        return True
+    updates = math.inf
+    if config.max_updates:
+        updates = config.max_updates
+    if config.max_epochs:
+        updates = min(updates, config.max_epochs * workload.updates_an_epoch)
+    (batch,) = workload.first_batches(1)
+    tokens_an_update = batch.n_tokens * config.accumulate * processes.size()
+    return updates * processes.max_over_ranks([tokens_an_update])[0] < MIN_TOKENS
 
 
 class CyclingStream:

@@ -16,13 +16,8 @@ from nmtkit.core import speed_cache
 from nmtkit.core.speed_cache import TuningResult
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.experiment import tuning
-from nmtkit.experiment.tuning import (
-    TrainingSpeedConfig,
-    candidate_training_configs,
-    is_too_short,
-    tune_training,
-)
-from nmtkit.experiment.workloads import TrainingWorkload, planned_seconds
+from nmtkit.experiment.tuning import TrainingSpeedConfig, candidate_training_configs, tune_training
+from nmtkit.experiment.workloads import MIN_TOKENS, TrainingWorkload, is_too_short, planned_seconds
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
@@ -175,13 +170,10 @@ def tokens_of_a_batch() -> int:
         pytest.param({"max_minutes": 1.9, "max_updates": 10**9}, 100, True, id="few minutes"),
         pytest.param({"max_minutes": 2, "max_updates": 10**9}, 100, False, id="enough minutes"),
         pytest.param(
-            {"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch()}, 100, True, id="few updates"
+            {"max_updates": MIN_TOKENS // tokens_of_a_batch()}, 100, True, id="few updates"
         ),
         pytest.param(
-            {"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch() + 1},
-            100,
-            False,
-            id="enough updates",
+            {"max_updates": MIN_TOKENS // tokens_of_a_batch() + 1}, 100, False, id="enough updates"
         ),
         pytest.param(
             {"max_updates": 1000, "accumulate": 4}, 100, False, id="enough tokens in an update"
@@ -271,6 +263,35 @@ def test_an_update_that_takes_longer_is_made_once(monkeypatch: pytest.MonkeyPatc
     assert model.now <= 8 + 1, (
         "an eighth of a batch, and one look at the clock for each other configuration"
     )
+
+
+def test_the_first_update_is_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds pass in each layer, so one that is aborted ends two seconds behind the limit at the latest."""
+    model = Slow(0.0)
+    layers = []
+
+    def take_two_seconds(layer: torch.nn.Module, _inputs: object) -> None:
+        layers.append(layer)
+        model.now += 2.0
+
+    for layer in model.modules():
+        layer.register_forward_pre_hook(take_two_seconds)
+    monkeypatch.setattr(tuning, "time", model)
+    monkeypatch.setattr(tuning.devices, "read_clock", lambda device: model.monotonic())
+    result = tune(model, threads=1, need_speed=True, **LONG)
+    assert result == TuningResult(FP32)
+    assert 1 < len(layers) <= 3
+    assert model.now <= tuning.MAX_SECONDS + 2
+    assert speed_cache.entries() == []
+    assert leaves_no_trace(model)
+
+
+def test_losses_are_not_compared_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exact configuration is taken then."""
+    trials = tuning._Trials(Counted(), workload_of(Counted(), threads=1, **LONG))
+    assert trials._has_loss_of(FP32, BF16)
+    trials.spent = tuning.MAX_SECONDS
+    assert not trials._has_loss_of(FP32, BF16)
 
 
 def test_a_less_exact_config_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nmtkit import config
+from nmtkit.config import Recipe
 from nmtkit.config.tasks.builtin import TRANSLATION
 from nmtkit.config.tasks.task import TASKS
 from nmtkit.core import device as devices
@@ -40,7 +41,8 @@ from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
 from nmtkit.experiment.presets.proposal import ProposedRecipe, format_minutes
-from nmtkit.experiment.tuning import tokens_a_minute
+from nmtkit.experiment.tuning import tune_training
+from nmtkit.experiment.workloads import first_stage, synthetic_workload, truncated_lengths
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.run import Run, find_run
@@ -412,7 +414,7 @@ class _Proposal:
         lengths = (src, 0 if self.labelled else tgt)
         if loaded.batch.block_tokens is not None:
             lengths = (0, loaded.batch.block_tokens - 1)
-        return tokens_a_minute(loaded, lengths, self.place)
+        return _tokens_a_minute(loaded, lengths, self.place)
 
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
@@ -592,3 +594,17 @@ def _explanation(
     ):
         yield f"training takes {format_minutes(proposed.minutes)} on this machine"
     yield f"recipe (you can edit it): {folder.chosen}"
+
+
+def _tokens_a_minute(
+    recipe: Recipe, lengths: tuple[int, int], device: torch.device
+) -> float | None:
+    """Returns the training speed in padded tokens (longer side) per minute, measured on random words.
+
+    Returns None if nothing could be measured, because memory or time is insufficient.
+    """
+    result = tune_training(synthetic_workload(recipe, lengths, device), need_speed=True)
+    if not result.speed:
+        return None
+    src, tgt = truncated_lengths(first_stage(recipe), lengths)
+    return 60 * result.speed * (max(src, tgt) + 1) / (tgt + 1)
